@@ -18,7 +18,8 @@ from services.worker.engine import (
     EngineRequest,
     UpdatableEngine,
 )
-from services.worker.kv.publisher import Kv, PromptBlocks
+from services.worker.kv.prompt_blocks import AssumedBlocks, PromptBlocks
+from services.worker.kv.publisher import Kv
 from services.worker.retention import RetentionQuota
 from services.worker.thoughts import ThoughtCounter
 
@@ -98,7 +99,7 @@ class EngineRequests:
             retain_s=self._retain_s(request, prompt, blocks, now),
             session=request.session,
             trace=request.trace,
-            block_keys=blocks.keys,
+            block_keys=blocks.keys if isinstance(blocks, AssumedBlocks) else None,
             images=images,
             adapter=request.adapter,
         )

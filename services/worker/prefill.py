@@ -8,7 +8,8 @@ from services.runtime.nats.requests import after_sending
 from services.runtime.process import Process
 from services.worker.engine import EngineDelta
 from services.worker.engine_requests import DecodingStart
-from services.worker.kv.publisher import Kv, PromptBlocks
+from services.worker.kv.prompt_blocks import PromptBlocks
+from services.worker.kv.publisher import Kv
 from services.worker.observer import WorkerObserver
 
 

@@ -18,7 +18,8 @@ from services.tokenization.block_keys import block_keys, pack
 from services.worker.kv import publisher as kv_publisher
 from services.worker.kv.blocks import KvBlockIndex
 from services.worker.kv.judge import MOST_WRONG
-from services.worker.kv.publisher import KvPublisher, PromptBlocks
+from services.worker.kv.prompt_blocks import PromptBlocks
+from services.worker.kv.publisher import KvPublisher
 from services.worker.kv_events import (
     BlocksOffloaded,
     BlocksRemoved,

@@ -3,48 +3,36 @@
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
 import msgspec
 from prometheus_client import Gauge
+from typing_extensions import override
 
 from schemas import subjects
-from schemas.control import KvSnapshot, KvUpdate
 from schemas.token_ids import pack_ids
 from services.runtime.nats.bus import Delivery
 from services.runtime.nats.requests import after_sending
 from services.runtime.process import Process
-from services.tokenization.block_keys import TOKEN_ID_BYTES, KeyMemo, PromptKeys, pack
+from services.tokenization.block_keys import TOKEN_ID_BYTES, KeyMemo, PromptKeys
 from services.worker.engine import Engine, EngineInfo
 from services.worker.kv.blocks import KvBlockIndex
 from services.worker.kv.cached_blocks import extend_keys
 from services.worker.kv.judge import Prediction, PredictionJudge
+from services.worker.kv.prompt_blocks import (
+    NO_BLOCKS,
+    AssumedBlocks,
+    PromptBlocks,
+    ReportedBlocks,
+)
+from services.worker.kv.updates import KvUpdates
 from services.worker.kv_events import KvEvent
 
-MAX_KEYS = 32768
-"""Keys in one update; the others are sent in further ones."""
 SNAPSHOT_SHARE = 0.5
 """Share of the largest message of the bus that a snapshot may take; the oldest keys beyond it are
 left out."""
-_KEY_CHARS = 11
-"""Characters of a key in JSON: eight bytes in base64."""
 PUBLISH_DELAY_S = 0.02
 """Delay of an open turn's changes: preprocessors need them for the session's next turn only."""
-
-
-class PromptBlocks(msgspec.Struct, frozen=True):
-    """The blocks of a prompt."""
-
-    cached: int | None = None
-    """How many tokens of the prompt the engine will find in its cache; None: prompts share no
-    blocks."""
-    prediction: Prediction | None = None
-    """What is to be compared with the engine's report; None: nothing."""
-    keys: Sequence[int] | None = None
-    """The keys of its whole blocks; None: the engine reports its blocks itself, or has none."""
-    tail: bytes = b""
-    """The ids after the whole blocks (`pack_ids`)."""
-    salt: str | None = None
 
 
 class _Chain(NamedTuple):
@@ -57,7 +45,40 @@ class _Chain(NamedTuple):
     salt: str | None
 
 
-class KvPublisher:
+class Kv:
+    """What a worker records of its engine's KV cache. This one records nothing, because prompts
+    share no blocks; a `KvPublisher` does."""
+
+    @property
+    def shares_any_beginning(self) -> bool:
+        """Whether prompts share whatever blocks they begin with, as far as is known; else only up
+        to some ends."""
+        return True
+
+    async def start(self) -> None:
+        """Subscribes to requests for snapshots, and starts to read events."""
+
+    def look_up(self, prompt: bytes, salt: str | None) -> PromptBlocks:
+        """Returns the blocks of a prompt (`pack_ids`), and how much of it the cache holds by the
+        index. The last token is always computed."""
+        return NO_BLOCKS
+
+    def record_found(self, blocks: PromptBlocks, cached: int) -> None:
+        """Compares a prediction with what the engine found, in tokens. Called at the turn's end,
+        when the events before its first step have arrived."""
+
+    def record_prompt(self, blocks: PromptBlocks) -> None:
+        """Notes that a prompt with these blocks has been computed."""
+
+    def record_turn(self, blocks: PromptBlocks, output: Sequence[int]) -> None:
+        """Notes that a turn has ended: the cache also has its output, except the last token, which
+        was not computed."""
+
+
+NO_KV: Final = Kv()
+
+
+class KvPublisher(Kv):
     """Publishes one worker's changes: those within `PUBLISH_DELAY_S` together, and at once after
     the end of a turn, because its client may then send the next request.
 
@@ -84,7 +105,7 @@ class KvPublisher:
         """Whether the worker reports what its cache holds."""
         self._ended: deque[_Chain] = deque()
         """The blocks of ended turns that are not in the index yet."""
-        self._seq = 0
+        self._updates = KvUpdates(process.id, index)
         self._due = False
         self._memo = KeyMemo(index.block_tokens)
         self._judge = PredictionJudge(index.block_tokens)
@@ -95,8 +116,8 @@ class KvPublisher:
         )
         self._loop = asyncio.get_running_loop()
 
+    @override
     async def start(self) -> None:
-        """Subscribes to requests for snapshots, and starts to read events."""
         await self._process.subscribe(
             subjects.kv_snapshot(self._model, self._process.id), self._snapshot
         )
@@ -125,33 +146,32 @@ class KvPublisher:
     # -- prompts and turns
     # ----------------------------------------------------------------------------------------------
 
+    @override
     def look_up(self, prompt: bytes, salt: str | None) -> PromptBlocks:
-        """Returns the blocks of a prompt (`pack_ids`), and how much of it the cache holds by the
-        index. The last token is always computed."""
         keys = PromptKeys(self._memo, prompt, salt)
         size = self._index.block_tokens
         before_last = (len(prompt) // TOKEN_ID_BYTES - 1) // size
         blocks = self._index.count_cached(keys, max(before_last, 0))
         cached = blocks * size
-        if self._events is not None:
-            prediction = None
-            if blocks:
-                prediction = Prediction(cached, keys[blocks - 1], self._index.removals)
-            return PromptBlocks(cached, prediction)
-        tail = prompt[len(keys) * size * TOKEN_ID_BYTES :]
-        return PromptBlocks(cached, None, keys, tail, salt)
+        if self._events is None:
+            tail = prompt[len(keys) * size * TOKEN_ID_BYTES :]
+            return AssumedBlocks(cached, keys, tail, salt)
+        prediction = None
+        if blocks:
+            prediction = Prediction(cached, keys[blocks - 1], self._index.removals)
+        return ReportedBlocks(cached, prediction)
 
     @property
+    @override
     def shares_any_beginning(self) -> bool:
-        """Whether prompts share whatever blocks they begin with, as far as is known; else only up
-        to some ends."""
         return self.predicts and not self._index.has_ends
 
+    @override
     def record_found(self, blocks: PromptBlocks, cached: int) -> None:
-        """Compares a prediction with what the engine found, in tokens. Called at the turn's end,
-        when the events before its first step have arrived."""
+        if not isinstance(blocks, ReportedBlocks) or not self.predicts:
+            return
         prediction = blocks.prediction
-        if prediction is None or not self.predicts:
+        if prediction is None:
             return
         removed = self._index.was_removed(prediction.last_key, prediction.removals)
         self._judge.record(prediction.tokens, cached, removed=removed)
@@ -159,15 +179,14 @@ class KvPublisher:
             self._index.give_up(self._judge.objection)
             self._stop_predicting()
 
+    @override
     def record_prompt(self, blocks: PromptBlocks) -> None:
-        """Notes that a prompt with these blocks has been computed."""
-        if blocks.keys is not None:
+        if isinstance(blocks, AssumedBlocks):
             after_sending(self._use, blocks.keys)
 
+    @override
     def record_turn(self, blocks: PromptBlocks, output: Sequence[int]) -> None:
-        """Notes that a turn has ended: the cache also has its output, except the last token, which
-        was not computed."""
-        if blocks.keys is None:
+        if not isinstance(blocks, AssumedBlocks):
             return
         tail = blocks.tail + pack_ids(output[:-1])
         self._ended.append(_Chain(blocks.keys, tail, blocks.salt))
@@ -209,99 +228,18 @@ class KvPublisher:
     # ----------------------------------------------------------------------------------------------
 
     def _publish(self) -> None:
-        """Publishes the changes of the index: first what was cleared, then the removed keys, then
-        the stored ones."""
-        cleared, is_held = self._index.take_changes()
-        removed = [key for key, held in is_held.items() if not held]
-        stored = [key for key, held in is_held.items() if held]
-        if cleared and not is_held:
-            self._update(cleared=True)
-        for part in _parts(removed):
-            self._update(removed=pack(part), cleared=cleared)
-            cleared = False
-        for part in _parts(stored):
-            self._update(stored=pack(part), cleared=cleared)
-            cleared = False
-        is_offloaded = self._index.offloaded.take_changes()
-        for part in _parts([key for key, held in is_offloaded.items() if not held]):
-            self._update(unloaded=pack(part))
-        for part in _parts([key for key, held in is_offloaded.items() if held]):
-            self._update(offloaded=pack(part))
-
-    def _update(
-        self,
-        *,
-        removed: bytes = b"",
-        stored: bytes = b"",
-        unloaded: bytes = b"",
-        offloaded: bytes = b"",
-        cleared: bool = False,
-    ) -> None:
-        self._seq += 1
-        worker = self._process.id
-        update = KvUpdate(
-            worker,
-            self._seq,
-            stored=stored,
-            removed=removed,
-            cleared=cleared,
-            ends=self._index.has_ends,
-            offloaded=offloaded,
-            unloaded=unloaded,
-        )
-        self._process.publish(subjects.kv(self._model, worker), update)
+        """Publishes the changes of the index."""
+        subject = subjects.kv(self._model, self._process.id)
+        for update in self._updates.take():
+            self._process.publish(subject, update)
 
     def _snapshot(self, delivery: Delivery) -> None:
         while self._ended:
             self._use_ended()
         self._publish()  # `seq` must cover everything in the answer
         self._index.followed = True
-
-        most = int(self._process.bus.max_payload * SNAPSHOT_SHARE) // _KEY_CHARS
-        newest = self._index.keys()[-most:]
-        rest = most - len(newest)
-        offloaded = self._index.offloaded.keys()[-rest:] if rest else []
-        snapshot = KvSnapshot(
-            self._process.id,
-            self._seq,
-            pack(newest),
-            ends=self._index.has_ends,
-            offloaded=pack(offloaded),
-        )
+        snapshot = self._updates.snapshot(int(self._process.bus.max_payload * SNAPSHOT_SHARE))
         delivery.reply(msgspec.json.encode(snapshot))
-
-
-def _parts(keys: list[int]) -> list[list[int]]:
-    """Cuts keys into the parts of single updates."""
-    return [keys[start : start + MAX_KEYS] for start in range(0, len(keys), MAX_KEYS)]
-
-
-class NoKv:
-    """Takes the place of `KvPublisher` for an engine with prompts that share no blocks."""
-
-    predicts = True
-    shares_any_beginning = True
-
-    async def start(self) -> None:
-        """Does nothing."""
-
-    def look_up(self, prompt: bytes, salt: str | None) -> PromptBlocks:
-        """Returns no blocks."""
-        return NO_BLOCKS
-
-    def record_found(self, blocks: PromptBlocks, cached: int) -> None:
-        """Does nothing."""
-
-    def record_prompt(self, blocks: PromptBlocks) -> None:
-        """Does nothing."""
-
-    def record_turn(self, blocks: PromptBlocks, output: Sequence[int]) -> None:
-        """Does nothing."""
-
-
-NO_BLOCKS = PromptBlocks()
-NO_KV = NoKv()
-Kv: TypeAlias = KvPublisher | NoKv
 
 
 def open_publisher(process: Process, engine: Engine, info: EngineInfo, model: str) -> Kv:
