@@ -16,8 +16,6 @@ from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
-import msgspec
-
 from schemas.errors import TurnwireError
 from services.cli.common import CommandError, UsageError
 from services.cli.registry import COMMON_SETTINGS, Command
@@ -163,13 +161,9 @@ def _read_tls(config: Any) -> None:
 
 
 def _read_profiles(config: Any) -> None:
-    from services.frontend.apis.models.codex_profile import assign_profiles, profiles_of
+    from services.frontend.apis.models.codex_profile import read_profiles
 
-    path = config.codex_models_file
-    profiles = {}
-    if path:
-        profiles = profiles_of(msgspec.json.decode(Path(path).read_bytes()))
-    assign_profiles(profiles, config.codex_profiles, [])
+    read_profiles(config.codex_models_file, config.codex_profiles)
 
 
 def _read_parser(name: str) -> None:

@@ -10,7 +10,10 @@ the model has it.
 """
 
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any, TypeAlias
+
+import msgspec
 
 from schemas.control import VISION, ModelCard
 from services.frontend.apis.models.codex_instructions import INSTRUCTIONS
@@ -163,6 +166,16 @@ def compact_at(window: int) -> int:
     """The tokens at which Codex compacts: 90 % of the window as in Codex, or less to leave room for
     one answer."""
     return min(window * 9 // 10, window - min(OUTPUT_RESERVE, window // 4))
+
+
+def read_profiles(path: str | None, slugs: Mapping[str, str]) -> dict[str, Profile]:
+    """Reads the entries of Codex itself, by slug, from its models file; none without a file. Raises
+    OSError, and ValueError for another document or for one of `slugs` without an entry."""
+    profiles = {}
+    if path:
+        profiles = profiles_of(msgspec.json.decode(Path(path).read_bytes()))
+    assign_profiles(profiles, slugs, [])
+    return profiles
 
 
 def profiles_of(document: object) -> dict[str, Profile]:

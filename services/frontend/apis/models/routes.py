@@ -2,7 +2,6 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
@@ -14,7 +13,7 @@ from services.frontend.apis.models.codex_profile import (
     Profile,
     assign_profiles,
     catalogue,
-    profiles_of,
+    read_profiles,
 )
 from services.frontend.apis.models.documents import NamedModel, entry, listing, names
 from services.frontend.apis.shared.api import Api, ApiSetup, Operation, Query
@@ -93,8 +92,12 @@ class ModelRoutes:
         self._etags: LRUCache[tuple[str, ...], tuple[Sequence[NamedModel], str]] = LRUCache(
             MAX_ETAGS
         )
-        self._profiles = _read_profiles(config.codex_models_file, config.codex_profiles)
-        """Codex' own entries by slug."""
+        path = config.codex_models_file
+        try:
+            self._profiles = read_profiles(path, config.codex_profiles)
+            """Codex' own entries by slug."""
+        except ValueError as error:
+            raise ValueError(f"{path or 'codex_profiles'}: {error}") from error
 
     async def list(self, http: web.Request) -> web.StreamResponse:
         """`GET /v1/models`: every model under each of its names."""
@@ -141,16 +144,6 @@ class ModelRoutes:
             etag = _etag_of(msgspec.json.encode(full_list))
             self._etags[key] = (named, etag)
         return etag
-
-
-def _read_profiles(path: str | None, slugs: Mapping[str, str]) -> dict[str, Profile]:
-    """Codex' own entries by slug, from its models file. Raises as `ModelRoutes`."""
-    try:
-        profiles = profiles_of(msgspec.json.decode(Path(path).read_bytes())) if path else {}
-        assign_profiles(profiles, slugs, [])
-    except ValueError as error:
-        raise ValueError(f"{path or 'codex_profiles'}: {error}") from error
-    return profiles
 
 
 def _answer(http: web.Request, document: Mapping[str, Any], etag: str = "") -> web.Response:
