@@ -10,18 +10,19 @@ import binascii
 import re
 from collections.abc import Iterable
 from itertools import islice
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from schemas.conversation import (
     HostedTool,
     Result,
+    ResultPart,
     Text,
+    ToolReference,
     ToolSpec,
 )
 from schemas.events import HostedResult, WebSource
-from services.frontend.content.tool_search import found_tools
 
 _PACKED = "turnwire.1."
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
@@ -49,6 +50,10 @@ _FUNCTIONS: dict[str, tuple[str, str, str]] = {
     ),
 }
 """For each kind: description, name of the one argument, description of the argument."""
+_MAX_SEARCH_CHARS = {"tool_search_regex": 200, "tool_search_bm25": 500}
+"""The longest pattern and query, as Anthropic's."""
+TOO_MANY: Final = "too_many_requests"
+"""The error code of a search after the last one that an answer may have."""
 
 
 def hosted_spec(hosted: HostedTool, name: str = "") -> ToolSpec:
@@ -67,6 +72,20 @@ def hosted_argument(kind: str, arguments: str) -> str:
     except (msgspec.DecodeError, RecursionError):
         return ""
     return value.strip() if isinstance(value, str) else ""
+
+
+def refused_search(kind: str, argument: str) -> str | None:
+    """Returns the error code of a search of tools that may not run; None if it may."""
+    if 0 < len(argument) <= _MAX_SEARCH_CHARS[kind]:
+        return None
+    return "invalid_tool_input"
+
+
+def found_tools(names: Iterable[str]) -> list[ResultPart]:
+    """Returns the tools that a search found, by their names as the model sees them, for a
+    result."""
+    parts: list[ResultPart] = [ToolReference(name) for name in names]
+    return parts or [Text("No tools were found.")]
 
 
 def result_part(result: HostedResult) -> Result:

@@ -11,8 +11,7 @@ from prometheus_client import Counter as MetricCounter
 
 from schemas.conversation import Call, Conversation, HostedTool, ToolSpec
 from schemas.events import HostedResult, WebSource
-from services.frontend.content.hosted_tools import hosted_argument
-from services.frontend.content.tool_search import TOO_MANY
+from services.frontend.content.hosted_tools import TOO_MANY, hosted_argument
 from services.frontend.hosted.contract import Provider, ProviderError
 from services.frontend.hosted.policy import permitted_sources, refusal_code
 from services.frontend.hosted.tool_search import InvalidPattern, find_tools

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from schemas.conversation import Conversation, HostedTool, Result, Text
 from schemas.events import WebSource
-from services.frontend.content.tool_search import refused_search
+from services.frontend.content.hosted_tools import refused_search
 from services.frontend.content.urls import MAX_URL_CHARS, host_of, is_public, path_of
 
 MAX_QUERY_CHARS = 1000

@@ -15,8 +15,13 @@ from services.frontend.apis.responses.request.history import ItemHistory
 from services.frontend.apis.responses.request.members import convert, convert_item
 from services.frontend.apis.responses.request.tool_specs import SEARCH_KIND, TOOL_SEARCH
 from services.frontend.apis.responses.request.tools import RequestTools
-from services.frontend.content.hosted_tools import hosted_argument, result_part
-from services.frontend.content.tool_search import TOO_MANY, found_tools, refused_search
+from services.frontend.content.hosted_tools import (
+    TOO_MANY,
+    found_tools,
+    hosted_argument,
+    refused_search,
+    result_part,
+)
 
 _ANSWERED = {
     # Codex returns the result of a local shell as that of a function.
