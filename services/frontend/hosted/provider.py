@@ -17,10 +17,11 @@ from services.frontend.hosted.contract import (
     ProviderError,
     argument_name,
 )
-from services.runtime.config.base import read_key
+from services.frontend.http.bodies import read_until
+from services.runtime.config.base import MIB, read_key
 from services.runtime.config.frontend import FrontendConfig
 
-MAX_ANSWER_BYTES = 8 * 1024 * 1024
+MAX_ANSWER_BYTES = 8 * MIB
 """Limit of one answer of a provider."""
 _BY_STATUS = {404: "url_not_accessible", 413: "content_too_large", 415: "unsupported_content_type"}
 _TOO_MANY = 429
@@ -75,17 +76,12 @@ class HttpProvider(Provider):
             async with self._client.post(
                 self._url, data=data, headers=headers, allow_redirects=False
             ) as response:
-                return response.status, await self._read(response)
+                body = await read_until(response.content, self._max_bytes)
         except aiohttp.ClientError as error:
             raise ProviderError("unavailable", f"{type(error).__name__}: {error}") from error
-
-    async def _read(self, response: aiohttp.ClientResponse) -> bytes:
-        body = bytearray()
-        async for chunk in response.content.iter_chunked(65536):
-            body += chunk
-            if len(body) > self._max_bytes:
-                raise ProviderError("content_too_large", f"more than {self._max_bytes} bytes")
-        return bytes(body)
+        if len(body) > self._max_bytes:
+            raise ProviderError("content_too_large", f"more than {self._max_bytes} bytes")
+        return response.status, body
 
 
 def _decode_answer(body: bytes, status: int) -> _ProviderAnswer:

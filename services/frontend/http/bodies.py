@@ -11,24 +11,25 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import brotli
 import zstandard
-from aiohttp import web
+from aiohttp import StreamReader, web
 from msgspec import Raw
 
 from schemas.errors import Invalid, TooLarge
 from services.frontend.http.request_context import REQUEST_CONTEXT
+from services.runtime.config.base import MIB
 
 THREAD_FROM_BYTES = 32 * 1024
 """Compressed bodies of this size or more are decoded in a thread."""
-DECODED_ON_LOOP_BYTES = 1024 * 1024
+DECODED_ON_LOOP_BYTES = MIB
 """Smaller bodies that are larger than this after decoding are decoded in a thread, too."""
 PARSE_IN_THREAD_FROM_BYTES = 512 * 1024
 PARSE_IN_THREAD_FROM_OBJECTS = 2048
 """JSON with this size, or this number of objects, is parsed in a thread: 10,000 messages take 100
 ms, which would stop all streams. A prompt of 100,000 tokens is smaller, and takes less time than
 the thread would."""
-UNCOUNTED_BYTES = 1024 * 1024
+UNCOUNTED_BYTES = MIB
 """Smaller bodies do not wait for the memory that larger ones hold."""
-_PIECE_BYTES = 1024 * 1024
+_PIECE_BYTES = MIB
 _MAX_MEMBERS = 4096
 """Limit of a gzip body's members. Parallel compressors write one for each 64 KiB or more."""
 
@@ -75,15 +76,20 @@ async def reading_body(request: web.Request, limit: int) -> AsyncIterator[bytes]
 async def _receive(request: web.Request, until: int) -> bytes:
     """Reads until the end of the body, or beyond `until` bytes. `request.read` would copy the body
     twice more and keep it until the answer ends: minutes, for a stream."""
-    pieces: list[bytes] = []
-    size = 0
     try:
         async with asyncio.timeout(request[REQUEST_CONTEXT].body_timeout_s):
-            while size <= until and (piece := await request.content.readany()):
-                pieces.append(piece)
-                size += len(piece)
+            return await read_until(request.content, until)
     except TimeoutError:
         raise web.HTTPRequestTimeout(reason="The request body did not arrive in time") from None
+
+
+async def read_until(content: StreamReader, until: int) -> bytes:
+    """Reads until the end of a body, of a request or a response, or beyond `until` bytes."""
+    pieces: list[bytes] = []
+    size = 0
+    while size <= until and (piece := await content.readany()):
+        pieces.append(piece)
+        size += len(piece)
     return b"".join(pieces)
 
 

@@ -10,6 +10,7 @@ import msgspec
 
 from services.frontend.media.image_process import LENGTH_BYTES, Facts, Problem
 from services.images.image import ImageFacts, UnreadableImage
+from services.runtime.config.base import MIB
 from services.runtime.observability.telemetry import FilteringBoundLogger
 
 PROCESSES = 2
@@ -17,7 +18,7 @@ CPU_S = 5
 """Limit of one image. The largest takes one second."""
 WALL_S = 30.0
 """Limit of one image that waits for CPUs."""
-MEMORY_BYTES = 1024 * 1024 * 1024
+MEMORY_BYTES = 1024 * MIB
 """Limit of a process. The largest image takes 550 MB."""
 _PROGRAM = "services.frontend.media.image_process"
 _UNREADABLE = "Could not process image"

@@ -5,32 +5,43 @@ checked address. A redirect is an error, because it would lead past the list of 
 """
 
 import asyncio
+import math
 import socket
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
-from cachetools import LRUCache, TTLCache
+from cachetools import LRUCache
 from typing_extensions import override
 
 from services.frontend.content.urls import MAX_URL_CHARS, host_of, is_public, matches
+from services.frontend.http.bodies import read_until
 from services.images.image import MAX_BYTES
+from services.runtime.config.base import MIB
 from services.runtime.observability.telemetry import FilteringBoundLogger
 
 TIMEOUT_S = 10.0
 """Limit of one image."""
-CACHE_BYTES = 64 * 1024 * 1024
+CACHE_BYTES = 64 * MIB
 """Agents send every URL again with every request."""
 FAILED_S = 60.0
-"""The time for which a failure is remembered: agents send every URL again with every request."""
-MAX_FAILED = 4096
+"""The time for which a failure is remembered."""
 _ENTRY_BYTES = 256
 _CONNECTIONS = 8
 """Connections to one host."""
 _OK = 200
 _Wanted: TypeAlias = tuple[str | None, str]
 """The tenant that wants an image, and its URL."""
+
+
+class _Fetched(NamedTuple):
+    """What a URL led to."""
+
+    data: bytes | None
+    """None where the fetch failed."""
+    until: float
+    """The event loop's time until which this is used."""
 
 
 class PublicResolver(AbstractResolver):
@@ -73,8 +84,7 @@ class ImageFetcher:
         self._log = log
         self._connector = connector
         self._client: aiohttp.ClientSession | None = None
-        self._images: LRUCache[_Wanted, bytes] = LRUCache(CACHE_BYTES, _size)
-        self._failed: TTLCache[_Wanted, None] = TTLCache(MAX_FAILED, FAILED_S)
+        self._fetched: LRUCache[_Wanted, _Fetched] = LRUCache(CACHE_BYTES, _size)
         self._fetching: dict[_Wanted, asyncio.Task[bytes | None]] = {}
 
     def allows(self, url: str) -> bool:
@@ -91,8 +101,9 @@ class ImageFetcher:
         Requests for the same image wait for one fetch. A failure is remembered for a minute.
         """
         wanted = tenant, url
-        if wanted in self._images or wanted in self._failed:
-            return self._images.get(wanted)
+        fetched = self._fetched.get(wanted)
+        if fetched is not None and asyncio.get_running_loop().time() < fetched.until:
+            return fetched.data
         task = self._fetching.get(wanted)
         if task is None:
             task = asyncio.create_task(self._fetch(wanted), name="image fetch")
@@ -106,23 +117,22 @@ class ImageFetcher:
             async with asyncio.timeout(TIMEOUT_S):
                 data = await self._get(url)
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-            self._failed[wanted] = None
+            until = asyncio.get_running_loop().time() + FAILED_S
+            self._fetched[wanted] = _Fetched(None, until)
             # Neither the URL, which may be signed, nor the error's text, which may contain it.
             self._log.warning("image.fetch_failed", host=host_of(url), error=type(error).__name__)
             return None
-        self._images[wanted] = data
+        self._fetched[wanted] = _Fetched(data, math.inf)
         return data
 
     async def _get(self, url: str) -> bytes:
-        data = bytearray()
         async with self._session().get(url, allow_redirects=False) as response:
             if response.status != _OK:
                 raise ValueError(f"status {response.status}")
-            async for piece in response.content.iter_any():
-                data += piece
-                if len(data) > MAX_BYTES:
-                    raise ValueError(f"more than {MAX_BYTES} bytes")
-        return bytes(data)
+            data = await read_until(response.content, MAX_BYTES)
+        if len(data) > MAX_BYTES:
+            raise ValueError(f"more than {MAX_BYTES} bytes")
+        return data
 
     def _session(self) -> aiohttp.ClientSession:
         if self._client is None:
@@ -142,6 +152,6 @@ class ImageFetcher:
             await self._client.close()
 
 
-def _size(data: bytes) -> int:
+def _size(fetched: _Fetched) -> int:
     """Returns the size of an entry of the cache."""
-    return len(data) + _ENTRY_BYTES
+    return len(fetched.data or b"") + _ENTRY_BYTES

@@ -18,6 +18,7 @@ from schemas.errors import Invalid
 from services.frontend.content.image import ImageSource, InlineImage
 from services.frontend.content.pdf_document import PdfContent, PdfDocument, PdfSource
 from services.images.parts import media_of, replace_media
+from services.runtime.config.base import MIB
 from services.runtime.observability.telemetry import FilteringBoundLogger
 
 MAX_CHARS = 1024 * 1024
@@ -26,12 +27,12 @@ CPU_S = 10
 """CPU limit of one process. A page takes 2 ms."""
 WALL_S = 30.0
 """Limit of one process that waits for CPUs."""
-MEMORY_BYTES = 1024 * 1024 * 1024
+MEMORY_BYTES = 1024 * MIB
 PROCESSES = 2
 """Number of documents that are read at the same time."""
 PAGE_IMAGES = 100
 """Number of pages that are images in one request."""
-CACHE_BYTES = 64 * 1024 * 1024
+CACHE_BYTES = 64 * MIB
 THREAD_FROM_BYTES = 512 * 1024
 """Larger data is hashed in a thread."""
 _ENTRY_BYTES = 256

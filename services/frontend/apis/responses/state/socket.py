@@ -49,6 +49,7 @@ from services.frontend.http.request_context import REQUEST_CONTEXT, RequestConte
 from services.frontend.stored.memory import StoreLimits
 from services.frontend.stored.record import StoredResponse
 from services.frontend.turns.turn_service import ModelAccess
+from services.runtime.config.base import MIB
 from services.runtime.long_work import run_in_thread_if
 
 MAX_AGE_S = 60 * 60.0
@@ -57,7 +58,6 @@ MAX_LANES = 32
 """The most lanes in which a response runs or waits."""
 MAX_WAITING = 8
 """The most requests that wait in one lane."""
-MIB = 1024 * 1024
 MAX_FRAME_BYTES = 16 * MIB
 """The most bytes of a frame, also after decompression, which aiohttp does on the event loop."""
 MAX_HELD_BYTES = 4 * MAX_FRAME_BYTES
