@@ -14,21 +14,20 @@ from services.frontend.apis.responses.state.background import Background, Job
 from services.frontend.apis.responses.state.expand import chain_items
 from services.frontend.apis.responses.state.follow import send_events, stored_events, wait_for_end
 from services.frontend.apis.responses.state.input_items import integer, list_page, page_of
-from services.frontend.apis.responses.state.intake import Intake
-from services.frontend.apis.responses.state.recording import AcceptedRequest, StoredStream
+from services.frontend.apis.responses.state.request_reader import RequestReader
 from services.frontend.apis.responses.state.running_responses import RESPONSES, RunningResponses
 from services.frontend.apis.responses.state.sealing import Sealers
 from services.frontend.apis.responses.state.socket import Connections
+from services.frontend.apis.responses.state.stored_request import StoredRequest
 from services.frontend.apis.shared.api import (
     WEATHER_PARAMETERS,
     Api,
     ApiSetup,
     Operation,
     Query,
-    encoded_response,
     json_response,
 )
-from services.frontend.apis.shared.http_answer import HttpAnswer, http_answer, read_request
+from services.frontend.apis.shared.http_answer import http_answer, read_request
 from services.frontend.http.auth import CALLERS
 from services.frontend.http.request_context import REQUEST_CONTEXT
 from services.frontend.stored.memory import STORE
@@ -76,9 +75,9 @@ class ResponsesRoutes:
         self._turns = setup.turns
         self._store = store
         self._dialect = Responses(config.served_tools)
-        self._intake = Intake(self._dialect, store, sealers, setup.turns)
+        self._reader = RequestReader(self._dialect, store, sealers, setup.turns)
         self._background = Background(store, setup.turns, setup.app[CALLERS])
-        self._connections = Connections(self._intake)
+        self._connections = Connections(self._reader)
         self.running = RunningResponses(store, self._background, self._connections)
 
     async def create(self, http: web.Request) -> web.StreamResponse:
@@ -88,9 +87,10 @@ class ResponsesRoutes:
             return await self._create_in_background(http, decoded)
 
         async with http_answer(self._turns, http, DIALECT) as answer:
-            accepted = await self._intake.accept(decoded, http.headers, answer.model)
+            accepted = await self._reader.read(decoded, http.headers, answer.model)
             if decoded.store:
-                return await self._send_stored(answer, accepted)
+                stored = StoredRequest.of(accepted, self._store, self._turns.log)
+                return await answer.respond(stored)
 
             request = accepted.request.without_input()
             del decoded, accepted  # their items keep the bytes of the whole request in memory
@@ -107,7 +107,7 @@ class ResponsesRoutes:
             decoded.body.input = []  # optional here: an empty conversation is compacted too
 
         async with http_answer(self._turns, http, DIALECT) as answer:
-            request = await self._intake.compact(decoded, http.headers, answer.model)
+            request = await self._reader.read_compaction(decoded, http.headers, answer.model)
             return await answer.respond(request)
 
     async def input_tokens(self, http: web.Request) -> web.Response:
@@ -116,7 +116,7 @@ class ResponsesRoutes:
         context.caller.limiter.count()
         decoded = await self._decode(http)
         model = ModelAccess(self._turns, context)
-        conversation = await self._intake.prompt(decoded, http.headers, model)
+        conversation = await self._reader.read_prompt(decoded, http.headers, model)
 
         tokens = await model.count_for_client(conversation)
         return json_response(wire_answers.ResponsesTokens(input_tokens=tokens))
@@ -192,22 +192,6 @@ class ResponsesRoutes:
             self._turns.metrics.count_refusal(DIALECT.name, str(error.info.kind))
             raise
 
-    async def _send_stored(
-        self, answer: HttpAnswer, accepted: AcceptedRequest
-    ) -> web.StreamResponse:
-        """Sends an answer that is stored before the client gets its end."""
-        request = accepted.request
-        if request.stream:
-            log = self._turns.log
-            return await answer.stream(
-                request,
-                lambda info: StoredStream(request.renderer(info), accepted, self._store, log),
-            )
-        collector = await answer.collect(request, request.collector)
-        document = collector.body()
-        self._store.put(accepted.record(collector.stream))
-        return encoded_response(document)
-
     async def _create_in_background(
         self, http: web.Request, decoded: DecodedRequest
     ) -> web.StreamResponse:
@@ -216,7 +200,7 @@ class ResponsesRoutes:
         model = ModelAccess(self._turns, context)
         with ExitStack() as open_request:
             open_request.enter_context(context.open_request())
-            accepted = await self._intake.accept(decoded, http.headers, model)
+            accepted = await self._reader.read(decoded, http.headers, model)
             # A request that must be refused is refused now. The job admits it again when its time
             # has come, because rights and stored images may have changed while it waited.
             await model.admit(accepted.request.conversation)

@@ -1,5 +1,5 @@
 """Adds state to the Responses API: a layer around the stateless part, which does not depend on it.
 
-Before a turn, `expand` completes a request's input; after the turn, `recording` makes the record
-for the store.
+Before a turn, `request_reader` completes a request's input (`expand`); after the turn,
+`accepted_request` makes the record for the store.
 """

@@ -11,7 +11,7 @@ from typing_extensions import override
 from schemas.errors import ErrorInfo, RateLimited, TurnwireError, Unavailable, unexpected
 from services.frontend.apis.responses import wire_answers
 from services.frontend.apis.responses.render.events import payloads
-from services.frontend.apis.responses.state.recording import AcceptedRequest
+from services.frontend.apis.responses.state.accepted_request import AcceptedRequest
 from services.frontend.apis.responses.state.running import RunningResponse
 from services.frontend.http.auth import Callers
 from services.frontend.stored.memory import MemoryStore

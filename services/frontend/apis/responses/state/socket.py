@@ -37,9 +37,9 @@ from services.frontend.apis.responses.errors import FORMAT
 from services.frontend.apis.responses.render.events import payloads
 from services.frontend.apis.responses.request.body import DecodedRequest
 from services.frontend.apis.responses.state import frames
+from services.frontend.apis.responses.state.accepted_request import AcceptedRequest
 from services.frontend.apis.responses.state.connection_store import ConnectionStore
-from services.frontend.apis.responses.state.intake import Intake
-from services.frontend.apis.responses.state.recording import AcceptedRequest
+from services.frontend.apis.responses.state.request_reader import RequestReader
 from services.frontend.apis.responses.state.running import RunningResponse
 from services.frontend.apis.responses.state.socket_writer import SocketWriter
 from services.frontend.http.auth import CALLERS
@@ -86,16 +86,16 @@ class LaneRequest(NamedTuple):
 class Socket:
     """One connection."""
 
-    def __init__(self, ws: web.WebSocketResponse, http: web.Request, intake: Intake) -> None:
+    def __init__(self, ws: web.WebSocketResponse, http: web.Request, reader: RequestReader) -> None:
         self._ws = ws
         self._http = http
         self._context = http[REQUEST_CONTEXT]
-        self._intake = intake
+        self._reader = reader
         limits = StoreLimits(
-            MAX_AGE_S * 2, MEMORY_ENTRIES, MEMORY_BYTES, intake.turns.config.max_body_bytes
+            MAX_AGE_S * 2, MEMORY_ENTRIES, MEMORY_BYTES, reader.turns.config.max_body_bytes
         )
-        self._memory = ConnectionStore(limits, time.time, intake.store)
-        self._writer = SocketWriter(ws, intake.turns.config, self._disconnect)
+        self._memory = ConnectionStore(limits, time.time, reader.store)
+        self._writer = SocketWriter(ws, reader.turns.config, self._disconnect)
         self._lanes: dict[str | None, deque[LaneRequest]] = {}
         """The requests of each busy lane; the first one runs."""
         self._held = HeldBytes(MAX_HELD_BYTES, within=self._context.caller.held)
@@ -157,7 +157,7 @@ class Socket:
                     raise Invalid(message, param="type", code="invalid_value")
                 if self._ending:
                     raise raised(_closing(self._ending))
-                decoded = await run_in_thread_if(large, self._intake.dialect.decode, data)
+                decoded = await run_in_thread_if(large, self._reader.dialect.decode, data)
                 self._enqueue(lane, LaneRequest(decoded, len(data)))
 
     def _refuse_to_steer(self, envelope: frames.Envelope) -> None:
@@ -174,7 +174,7 @@ class Socket:
         except TurnwireError as error:
             self._refuse(error.info, lane)
         except Exception as error:
-            self._intake.turns.log.exception(
+            self._reader.turns.log.exception(
                 "responses.frame_failed", request=self._context.request_id
             )
             self._refuse(unexpected(error), lane)
@@ -227,9 +227,9 @@ class Socket:
         context = RequestContext(secrets.token_hex(12), None, asyncio.get_running_loop().time())
         # The key may have been removed, or have expired, since the connection was opened.
         context.caller = self._http.app[CALLERS].renew(self._context.caller)
-        model = ModelAccess(self._intake.turns, context)
+        model = ModelAccess(self._reader.turns, context)
         with context.open_request():
-            accepted = await self._intake.accept(
+            accepted = await self._reader.read(
                 decoded, self._http.headers, model, store=self._memory
             )
             response = LaneResponse(self, lane, accepted, model)
@@ -253,7 +253,7 @@ class Socket:
 
     def share(self, record: StoredResponse) -> None:
         """Stores a response for other connections."""
-        self._intake.store.put(record)
+        self._reader.store.put(record)
 
     def _refuse(self, info: ErrorInfo, lane: str | None) -> None:
         self.send([frames.error_frame(info)], lane)
@@ -300,9 +300,9 @@ class LaneResponse(RunningResponse):
 class Connections:
     """Serves WebSocket connections."""
 
-    def __init__(self, intake: Intake) -> None:
-        self._intake = intake
-        self._config = intake.turns.config
+    def __init__(self, reader: RequestReader) -> None:
+        self._reader = reader
+        self._config = reader.turns.config
         self._open: set[Socket] = set()
         self._draining = False
 
@@ -320,7 +320,7 @@ class Connections:
         if not self._accepts() or not ws.can_prepare(http):
             return _refused(http)
         await ws.prepare(http)
-        socket = Socket(ws, http, self._intake)
+        socket = Socket(ws, http, self._reader)
         self._open.add(socket)
         try:
             await socket.run()

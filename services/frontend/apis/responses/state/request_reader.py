@@ -1,5 +1,5 @@
-"""Accepts requests: reads what they refer to, converts them to conversations, and compacts a
-conversation if necessary."""
+"""Reads decoded requests: with what they refer to, converted to conversations, and compacted if
+necessary."""
 
 import asyncio
 from collections.abc import Sequence
@@ -12,6 +12,7 @@ from schemas.conversation import Conversation
 from schemas.events import Usage
 from services.frontend.apis.responses.dialect import Responses, ResponsesRequest
 from services.frontend.apis.responses.request.body import DecodedRequest
+from services.frontend.apis.responses.state.accepted_request import AcceptedRequest, InputItems
 from services.frontend.apis.responses.state.compaction import (
     exceeds_threshold,
     instructions,
@@ -20,7 +21,6 @@ from services.frontend.apis.responses.state.compaction import (
 )
 from services.frontend.apis.responses.state.expand import expand
 from services.frontend.apis.responses.state.input_items import stored_items
-from services.frontend.apis.responses.state.recording import AcceptedRequest, InputItems
 from services.frontend.apis.responses.state.sealing import Sealers
 from services.frontend.apis.shared.client import Headers
 from services.frontend.http.bodies import is_large
@@ -29,8 +29,8 @@ from services.frontend.turns.turn_service import ModelAccess, TurnService
 from services.runtime.long_work import run_in_thread_if
 
 
-class Intake:
-    """Accepts requests."""
+class RequestReader:
+    """Reads requests, over HTTP and over WebSockets."""
 
     def __init__(
         self, dialect: Responses, store: MemoryStore, sealers: Sealers, turns: TurnService
@@ -40,7 +40,7 @@ class Intake:
         self.turns = turns
         self._sealers = sealers
 
-    async def accept(
+    async def read(
         self,
         decoded: DecodedRequest,
         headers: Headers,
@@ -48,7 +48,7 @@ class Intake:
         *,
         store: MemoryStore | None = None,
     ) -> AcceptedRequest:
-        """Converts a request. `store`: replaces the deployment's store.
+        """Reads a request for an answer. `store`: replaces the deployment's store.
 
         Raises Invalid, TooLarge for a chain over the limit of a body, NotFound for a reference to
         an item that is not stored, and TurnwireError where a store does not answer.
@@ -70,10 +70,10 @@ class Intake:
             compacted, request = await self._compact_before(request, items, headers, model)
         return AcceptedRequest(request, context.id, context.owner, input_items, compacted)
 
-    async def compact(
+    async def read_compaction(
         self, decoded: DecodedRequest, headers: Headers, model: ModelAccess
     ) -> ResponsesRequest:
-        """Converts a request for the summary of its conversation. Raises as `accept`."""
+        """Reads a request for the summary of its conversation. Raises as `read`."""
         context = model.context
         decoded, history = await expand(decoded, self.store, context.owner)
         request = await self._convert(decoded, history, headers, model, compacting=True)
@@ -83,10 +83,10 @@ class Intake:
         items = [*history, *input_items]
         return replace(request, stream=False, user_messages=user_messages(items))
 
-    async def prompt(
+    async def read_prompt(
         self, decoded: DecodedRequest, headers: Headers, model: ModelAccess
     ) -> Conversation:
-        """The conversation of a request for counting. Raises as `accept`."""
+        """Reads the conversation of a request, to count its prompt. Raises as `read`."""
         decoded, history = await expand(decoded, self.store, model.context.owner)
         request = await self._convert(decoded, history, headers, model, counting=True)
         return request.conversation
