@@ -217,8 +217,8 @@ WORKER_MUTANTS = [
     Mutant(
         "offers the streams of a dead parser only to the first heartbeat of another one",
         SHARDS,
-        "self._registry.on_heartbeat(self._heartbeat)",
-        "self._registry.on_join(self._heartbeat)",
+        "self._registry.on_heartbeat.append(self._heartbeat)",
+        "self._registry.on_join.append(self._heartbeat)",
     ),
     Mutant(
         "does not move the ended streams of a dead parser",

@@ -41,7 +41,7 @@ def logging() -> tuple[FilteringBoundLogger, structlog.testing.LogCapture]:
 async def test_a_bucket_that_does_not_exist_keeps_nothing_until_it_does(
     bus: Bus, monkeypatch: pytest.MonkeyPatch, first: str
 ) -> None:
-    monkeypatch.setattr("services.runtime.storage.kv.RETRY_S", 0.0)
+    monkeypatch.setattr("services.runtime.storage.bucket_presence.RETRY_S", 0.0)
     log, capture = logging()
     bucket = Bucket(bus, config(f"later-{first}"), log)
     if first == "offer":
@@ -160,7 +160,7 @@ async def test_value_that_was_not_made_with_its_key_is_missing(
 async def test_lost_bucket_is_an_error_for_a_while_then_missing_and_used_when_it_is_made_again(
     nats: NatsServer, bus: Bus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("services.runtime.storage.kv.RETRY_S", 0.0)
+    monkeypatch.setattr("services.runtime.storage.bucket_presence.RETRY_S", 0.0)
     log, capture = logging()
     bucket = await make_bucket(bus, config("lost"), log)
     await bucket.put("k", b"v")
@@ -170,7 +170,7 @@ async def test_lost_bucket_is_an_error_for_a_while_then_missing_and_used_when_it
     with pytest.raises(Unavailable):
         await bucket.get("k")
     assert capture.entries == []
-    monkeypatch.setattr("services.runtime.storage.kv.LOST_S", 0.0)
+    monkeypatch.setattr("services.runtime.storage.bucket_presence.LOST_S", 0.0)
     assert await bucket.get("k") is None
     with pytest.raises(Unavailable, match="missing"):
         await bucket.put("k", b"w")

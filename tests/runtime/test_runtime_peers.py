@@ -21,7 +21,7 @@ def heartbeat(process: str, *, stage: str = "worker", **fields: object) -> Heart
 def test_silence_is_death_and_a_last_heartbeat_is_too() -> None:
     registry = ProcessRegistry(dead_after_s=3.0)
     left: list[str] = []
-    registry.on_leave(lambda b: left.append(b.id))
+    registry.on_leave.append(lambda b: left.append(b.id))
     assert registry.receive(heartbeat("a"), 0.0)
     assert not registry.receive(heartbeat("a"), 2.0)
     registry.receive(heartbeat("b"), 2.0)
@@ -41,8 +41,8 @@ def test_an_expected_process_without_heartbeats_leaves_too() -> None:
     registry = ProcessRegistry(3.0, recovery_s=10.0)
     left: list[tuple[str, str]] = []
     joined: list[str] = []
-    registry.on_leave(lambda b: left.append((b.stage, b.id)))
-    registry.on_join(lambda b: joined.append(b.id))
+    registry.on_leave.append(lambda b: left.append((b.stage, b.id)))
+    registry.on_join.append(lambda b: joined.append(b.id))
     registry.expect_heartbeats("parser", "p", 0.0)
     registry.expect_heartbeats("parser", "p", 2.0)
     assert registry.get("parser", "p") is None
@@ -63,7 +63,7 @@ def test_an_expected_process_without_heartbeats_leaves_too() -> None:
 def test_a_successor_is_expected_for_a_while() -> None:
     registry = ProcessRegistry(3.0, recovery_s=10.0)
     forgotten: list[str] = []
-    registry.on_forget(lambda b: forgotten.append(b.id))
+    registry.on_forget.append(lambda b: forgotten.append(b.id))
     registry.receive(heartbeat("a", models=[ModelCard("m")]), 0.0)
     registry.receive(heartbeat("b", models=[ModelCard("m")]), 4.0)
     registry.sweep(4.0)

@@ -34,10 +34,10 @@ async def test_a_process_takes_work_only_after_it_knows_the_others(
     watcher = await make_process("frontend", "f", url=own_nats.url)
     newcomer = await make_process("worker", "w", url=own_nats.url)
     heartbeats: list[Heartbeat] = []
-    watcher.registry.on_heartbeat(heartbeats.append)
-    watcher.registry.on_leave(heartbeats.append)
+    watcher.registry.on_heartbeat.append(heartbeats.append)
+    watcher.registry.on_leave.append(heartbeats.append)
     knew: list[bool] = []
-    watcher.registry.on_heartbeat(
+    watcher.registry.on_heartbeat.append(
         lambda b: knew.append(newcomer.registry.get("frontend", watcher.id) is not None)
     )
     watching = asyncio.create_task(watcher.run())
@@ -118,7 +118,7 @@ async def test_while_the_bus_hangs_a_process_is_cut_off_and_takes_no_other_for_d
     lost: list[str] = []
     attached: list[Process] = []
     for process in (one, other):
-        process.registry.on_leave(lambda b: lost.append(b.id))
+        process.registry.on_leave.append(lambda b: lost.append(b.id))
         process.on_attached.append(lambda process=process: attached.append(process))  # type: ignore[misc]
     running = [asyncio.create_task(process.run()) for process in (one, other)]
     await asyncio.gather(ready(one), ready(other))

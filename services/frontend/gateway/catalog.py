@@ -35,9 +35,9 @@ class ModelCatalog:
         self._default_model = default_model
         self._accept_any_model = accept_any_model
         self._served: list[ModelCard] | None = None
-        registry.on_heartbeat(self._on_change)
-        registry.on_leave(self._on_change)
-        registry.on_forget(self._on_change)
+        registry.on_heartbeat.append(self._on_change)
+        registry.on_leave.append(self._on_change)
+        registry.on_forget.append(self._on_change)
 
     def models(self) -> list[ModelCard]:
         """Returns the models that a preprocessor describes and a worker can decode, and after them

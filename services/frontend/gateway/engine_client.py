@@ -24,7 +24,7 @@ class EngineClient:
         self._timeout_s = timeout_s
         self._waits: dict[asyncio.Timeout, str] = {}
         """The wait for each answer → the worker."""
-        process.registry.on_leave(self._process_left)
+        process.registry.on_leave.append(self._process_left)
 
     async def control(self, model: str, control: EngineControl) -> list[EngineState]:
         """Returns the states of all workers of a model, each with an error if the control failed.

@@ -29,7 +29,7 @@ class ProcessWatch:
         self._bus = process.config.bus
         self._turns = turns
         self._attempts = attempts
-        process.registry.on_leave(self._on_peer_left)
+        process.registry.on_leave.append(self._on_peer_left)
         process.on_tick.append(self._tick)
         process.on_reconnect.append(self._on_reconnect)
 

@@ -27,7 +27,7 @@ class StageWait:
         self._process = process
         self._changed = asyncio.Event()
         """Set and cleared at once when a stage may be back: wakes all waiting requests."""
-        process.registry.on_heartbeat(self._on_heartbeat)
+        process.registry.on_heartbeat.append(self._on_heartbeat)
         process.on_attached.append(self._wake)
         process.on_reconnect.append(self._wake)
 

@@ -134,7 +134,7 @@ class Holding:
         self._waiting: dict[PendingPrompt, asyncio.Future[None]] = {}
         """The followers, and what is done when they go on."""
         self._resuming = asyncio.Lock()
-        process.registry.on_leave(self._worker_left)
+        process.registry.on_leave.append(self._worker_left)
 
     def __repr__(self) -> str:
         return f"<{len(self._waiting)} turns wait for {self.open_leads} leads>"

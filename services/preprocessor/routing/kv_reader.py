@@ -38,8 +38,8 @@ class KvEventReader:
     async def start(self) -> None:
         """Subscribes, and requests the blocks of the present workers."""
         registry = self._process.registry
-        registry.on_heartbeat(self._on_heartbeat)
-        registry.on_leave(self._on_leave)
+        registry.on_heartbeat.append(self._on_heartbeat)
+        registry.on_leave.append(self._on_leave)
         await self._process.subscribe(subjects.every_kv(self._model), self._on_update)
         for heartbeat in list(registry.living("worker")):
             self._on_heartbeat(heartbeat)

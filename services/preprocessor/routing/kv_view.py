@@ -25,7 +25,7 @@ class KvView:
     def start(self) -> None:
         """Follows the workers' KV caches as soon as there is a second worker: with one worker the
         index decides nothing, and would cost a message per turn."""
-        self._process.registry.on_join(self._joined)
+        self._process.registry.on_join.append(self._joined)
         self._joined(None)
 
     def follow(self) -> None:

@@ -40,8 +40,8 @@ class Placement:
         self._model = model
         self._router = router
         self._kv = kv
-        process.registry.on_heartbeat(self._router.reset)
-        process.registry.on_leave(self._router.reset)
+        process.registry.on_heartbeat.append(self._router.reset)
+        process.registry.on_leave.append(self._router.reset)
         self._prompt_tokens = Counter(
             "turnwire_router_prompt_tokens",
             "Tokens of prompts that were placed among several workers.",

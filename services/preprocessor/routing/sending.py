@@ -96,7 +96,7 @@ class WorkerSender:
         self._model = model
         self._queues: defaultdict[str, _WorkerQueue] = defaultdict(_WorkerQueue)
         """The queue of each worker."""
-        process.registry.on_leave(self._process_left)
+        process.registry.on_leave.append(self._process_left)
 
     async def send_turn(self, turn: PreparedTurn, observer: AttemptObserver) -> None:
         """Sends a turn to the best worker that takes it, as soon as no other turn computes the

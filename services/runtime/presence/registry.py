@@ -30,19 +30,14 @@ class ProcessRegistry:
         """Processes that have left within `recovery_s`: the last heartbeat, and the time."""
         self._peers: dict[ProcessKey, tuple[Heartbeat, float]] = {}
         self._expected: dict[ProcessKey, float] = {}
-        self._on_join = Listeners[Heartbeat](on_error)
-        self._on_heartbeat = Listeners[Heartbeat](on_error)
-        self._on_leave = Listeners[Heartbeat](on_error)
-        self._on_forget = Listeners[Heartbeat](on_error)
-        self.on_join = self._on_join.append
-        """Registers a listener for the first heartbeat of each process."""
-        self.on_heartbeat = self._on_heartbeat.append
-        """Registers a listener for every heartbeat, the first included."""
-        self.on_leave = self._on_leave.append
-        """Registers a listener for the last heartbeat of each process that has left."""
-        self.on_forget = self._on_forget.append
-        """Registers a listener that is called when no successor of a process is expected any
-        longer."""
+        self.on_join = Listeners[Heartbeat](on_error)
+        """Called with the first heartbeat of each process."""
+        self.on_heartbeat = Listeners[Heartbeat](on_error)
+        """Called with every heartbeat, the first included."""
+        self.on_leave = Listeners[Heartbeat](on_error)
+        """Called with the last heartbeat of each process that has left."""
+        self.on_forget = Listeners[Heartbeat](on_error)
+        """Called with it again, when no successor of the process is expected any longer."""
 
     def receive(self, heartbeat: Heartbeat, now: float) -> bool:
         """Records a heartbeat. Returns whether the process is new."""
@@ -53,14 +48,14 @@ class ProcessRegistry:
             if last is not None:
                 self._former[key] = (last[0], now)
             if last is not None or expected is not None:
-                self._on_leave.call(heartbeat)
+                self.on_leave.call(heartbeat)
             return False
         new = key not in self._peers
         self._former.pop(key, None)
         self._peers[key] = (heartbeat, now)
         if new:
-            self._on_join.call(heartbeat)
-        self._on_heartbeat.call(heartbeat)
+            self.on_join.call(heartbeat)
+        self.on_heartbeat.call(heartbeat)
         return new
 
     def expect_heartbeats(self, stage: Stage, process: str, now: float) -> None:
@@ -80,12 +75,12 @@ class ProcessRegistry:
         for key in [
             key for key, (_, left) in self._former.items() if now - left >= self._recovery_s
         ]:
-            self._on_forget.call(self._former.pop(key)[0])
+            self.on_forget.call(self._former.pop(key)[0])
         for key, heartbeat in dead:
             self._expected.pop(key, None)
             if self._peers.pop(key, None) is not None:
                 self._former[key] = (heartbeat, now)
-            self._on_leave.call(heartbeat)
+            self.on_leave.call(heartbeat)
         return [heartbeat for _, heartbeat in dead]
 
     def discount(self, seconds: float, now: float) -> None:

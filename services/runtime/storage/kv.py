@@ -36,16 +36,12 @@ from services.runtime.config.base import MIB
 from services.runtime.config.stores import LedgerStoreConfig
 from services.runtime.nats.bus import Bus
 from services.runtime.observability.telemetry import FilteringBoundLogger
+from services.runtime.storage.bucket_presence import BucketPresence
 from services.runtime.storage.write_watch import WriteWatch
 
 TIMEOUT_S = 2.0
 PAUSE_S = 0.2
 """Pause before a call is repeated."""
-RETRY_S = 5.0
-"""The least time between two searches for a bucket that was not found."""
-LOST_S = 30.0
-"""Time after which a bucket that was found, and is not there any more, counts as not found.
-`turnwire up` and `turnwire buckets --every-s` have made it again by then."""
 _DUPLICATE_WINDOW_S = 120.0
 _NONCE_BYTES = 12
 _SEAL_BYTES = _NONCE_BYTES + 16
@@ -98,9 +94,9 @@ class Bucket:
     Reading a value takes its key, so a key must be as hard to guess as a password. A stored value
     that another key, another release or a forger made counts as missing.
 
-    A bucket that this process never found, or not for `LOST_S`, acts as an empty one: only `put`
-    fails. This is logged once and counted (`Bus.buckets`), and the bucket is used as soon
-    as it exists.
+    A bucket that this process never found, or not for some time (`BucketPresence`), acts as an
+    empty one: only `put` fails. This is logged once and counted (`Bus.buckets`), and the bucket is
+    used as soon as it exists.
     """
 
     def __init__(
@@ -113,18 +109,13 @@ class Bucket:
         self._config = config
         self._log = log
         self._stream = subjects.stream_of(config.name)
+        self._presence = BucketPresence(bus, config.name, log)
         self._writes = WriteWatch(bus, config.name, log)
-        self._found = False
-        self._reported = False
-        self._look_again = 0.0
-        self._lost_at: float | None = None
-        """The time of the first answer that a bucket which was found is not there."""
 
     async def get(self, key: str) -> bytes | None:
         """Returns the value; None if the key has none."""
-        subject = _subject(self._config.name, key)
-        message = await self._call(lambda js: js.get_last_msg(self._stream, subject, direct=True))
-        return None if message is None else _open(key, message.data)
+        _, value = await self.entry(key)
+        return value
 
     async def entry(self, key: str) -> tuple[int, bytes | None]:
         """Returns the number of a key's last write, for `replace`, and its value; 0 and None where
@@ -168,7 +159,7 @@ class Bucket:
         try:
             await self._bus.request(subjects.stored_messages(self._stream), request, TIMEOUT_S)
         except NotFound:
-            self._exists()
+            self._presence.note_found()
             return False
         except (EngineFailed, Unavailable):
             pass
@@ -183,7 +174,7 @@ class Bucket:
             Unavailable: also where the bucket is missing.
         """
         await self._write(_subject(self._config.name, key, member), self._seal(key, value), None)
-        if not self._found:
+        if not self._presence.found:
             raise Unavailable(
                 f"the bucket {self._config.name} is missing: nothing can be stored in it",
                 retry_after_s=RETRY_AFTER_S,
@@ -250,8 +241,8 @@ class Bucket:
         """Makes one call of JetStream, again for `patience_s`; None if nothing is found, or the
         bucket was never found."""
         began = asyncio.get_running_loop().time()
-        if self._lost_at is not None:  # earlier calls have waited for it
-            began = min(began, self._lost_at)
+        if self._presence.lost_at is not None:  # earlier calls have waited for it
+            began = min(began, self._presence.lost_at)
         until = began + self._patience_s
         while True:
             try:
@@ -263,57 +254,25 @@ class Bucket:
             await asyncio.sleep(PAUSE_S)
 
     async def _try(self, call: JetStreamCall[T]) -> T | None:
-        now = asyncio.get_running_loop().time()
-        if not self._found and now < self._look_again:
+        if not self._presence.may_ask():
             return None
         try:
             result: T | None = await self._bus.jetstream(call, TIMEOUT_S)
         except NotFound:
             result = None
         except Unavailable:
-            if not self._bus.connected or not self._is_missing():
+            if not self._bus.connected or not self._presence.note_missing():
                 raise
             return None
-        self._exists()
+        self._presence.note_found()
         return result
 
     def _acknowledged(self, answer: bytes | TurnwireError) -> None:
         self._writes.record(answer)
         if isinstance(answer, bytes):
-            self._exists()
+            self._presence.note_found()
         elif isinstance(answer, Unavailable) and self._bus.connected:
-            self._is_missing()
-
-    def _is_missing(self) -> bool:
-        """Notes an answer that the bucket is not there. Returns whether it counts as missing."""
-        now = asyncio.get_running_loop().time()
-        if self._found:
-            if self._lost_at is None:
-                self._lost_at = now
-            if now < self._lost_at + LOST_S:
-                return False
-            self._found = self._reported = False
-        self._look_again = now + RETRY_S
-        self._report_missing()
-        return True
-
-    def _exists(self) -> None:
-        if self._reported and not self._found:
-            # rare: a bucket that was missing is found
-            self._log.info("kv.found", bucket=self._config.name)
-        self._bus.buckets.missing.discard(self._config.name)
-        self._found = True
-        self._lost_at = None
-
-    def _report_missing(self) -> None:
-        self._bus.buckets.missing.add(self._config.name)
-        if not self._reported:
-            hint = (
-                "`turnwire buckets` creates it on a server with JetStream; a server whose disk was "
-                "full has none until it is restarted; until then nothing is stored"
-            )
-            self._log.warning("kv.missing", bucket=self._config.name, hint=hint)
-        self._reported = True
+            self._presence.note_missing()
 
 
 async def create_bucket(bus: Bus, config: BucketConfig) -> None:

@@ -239,8 +239,8 @@ class FrameReceiver:
         self.gaps = 0
         counters = {"turnwire_bus_gaps_total": Reading("Holes found in streams.", self, "gaps")}
         register(process.metrics, CountCollector(counters))
-        process.registry.on_heartbeat(self._heartbeat)
-        process.registry.on_leave(self._left)
+        process.registry.on_heartbeat.append(self._heartbeat)
+        process.registry.on_leave.append(self._left)
 
     def opens(self, sender: str, seq: int) -> bool:
         """Returns whether a frame may be handled; False: its sender has since given up the link."""

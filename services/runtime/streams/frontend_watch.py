@@ -25,8 +25,8 @@ class FrontendWatch:
         self._on_gone = on_gone
         self._silent: dict[str, float] = {}
         """Frontend without heartbeats that may come back → the time since."""
-        process.registry.on_leave(self._left)
-        process.registry.on_join(self._joined)
+        process.registry.on_leave.append(self._left)
+        process.registry.on_join.append(self._joined)
         process.on_tick.append(self._tick)
 
     def _left(self, peer: Heartbeat) -> None:

@@ -216,7 +216,17 @@ class _Block:
         start = offset - at
         return pieces[first][start : start + room]
 
-    def logprobs_of(self, offset: int, text: str, room: int) -> tuple[str, list[TokenLogprob], int]:
+    def read(self, offset: int, end: int, room: int) -> tuple[str, list[TokenLogprob] | None, int]:
+        """Returns the text from `offset` to `end`, or as much as there is room for; its tokens with
+        log probabilities, if there are any; and the size of these, about, in bytes."""
+        text = self.text_from(offset, min(room, end - offset))
+        if not self.logprobs:
+            return text, None, 0
+        return self._logprobs_of(offset, text, room)
+
+    def _logprobs_of(
+        self, offset: int, text: str, room: int
+    ) -> tuple[str, list[TokenLogprob], int]:
         """Finds the tokens of `text`, which begins at `offset`, and cuts the text before a token
         that exceeds the room.
 
@@ -353,38 +363,12 @@ class TurnLog:
         if cursor.tokens < ids:
             out, room = self._read_tokens(cursor, room, ids)
         first = cursor.blocks - (not cursor.stopped)
-        open_block, open_length = self.held or (len(self._blocks), 0)
-        for index in range(first, open_block + (open_length > 0)):
+        held_block, held_length = self.held or (len(self._blocks), 0)
+        for index in range(first, held_block + (held_length > 0)):
             if room <= 0:
                 return out, 0
-            block = self._blocks[index]
-            length = open_length if index == open_block else block.length
-            if index >= cursor.blocks:
-                out.append(block.start)
-                cursor.blocks = index + 1
-                cursor.length = 0
-                cursor.stopped = False
-            if cursor.length < length:
-                text = block.text_from(cursor.length, room)
-                if index == open_block:
-                    text = text[: length - cursor.length]
-                logprobs = None
-                if block.logprobs:
-                    text, logprobs, size = block.logprobs_of(cursor.length, text, room)
-                    room -= size
-                out.append(Delta(index, cursor.length, text, logprobs))
-                cursor.length += len(text)
-                room -= len(text)
-                if cursor.length < length:
-                    return out, 0
-            if block.stop is not None and index != open_block:
-                dispatch = block.dispatch()
-                if dispatch is not None:
-                    out.append(dispatch)
-                    room -= len(dispatch.arguments)
-                out.append(block.stop)
-                cursor.stopped = True
-                room -= len(block.stop.seal or "")
+            end = held_length if index == held_block else None
+            room = self._read_block(index, end, cursor, out, room)
         if self.terminal is not None and not cursor.ended:
             if room <= 0:
                 return out, 0
@@ -393,6 +377,38 @@ class TurnLog:
             if isinstance(self.terminal, Interrupted):
                 room -= len(self.terminal.token_ids) * 4 // 3  # in base64
         return out, max(room, 0)
+
+    def _read_block(
+        self, index: int, end: int | None, cursor: Cursor, out: list[LoggedEvent], room: int
+    ) -> int:
+        """Reads the events of one block after the cursor. `end`: of a block that is held back, how
+        many characters can be read; its stop cannot.
+
+        Returns the room that is left: 0 if there is more text to read.
+        """
+        block = self._blocks[index]
+        if index >= cursor.blocks:
+            out.append(block.start)
+            cursor.blocks = index + 1
+            cursor.length = 0
+            cursor.stopped = False
+        length = block.length if end is None else end
+        if cursor.length < length:
+            text, logprobs, size = block.read(cursor.length, length, room)
+            out.append(Delta(index, cursor.length, text, logprobs))
+            cursor.length += len(text)
+            room -= size + len(text)
+            if cursor.length < length:
+                return 0
+        if block.stop is not None and end is None:
+            dispatch = block.dispatch()
+            if dispatch is not None:
+                out.append(dispatch)
+                room -= len(dispatch.arguments)
+            out.append(block.stop)
+            cursor.stopped = True
+            room -= len(block.stop.seal or "")
+        return room
 
     def _read_tokens(self, cursor: Cursor, room: int, limit: int) -> tuple[list[LoggedEvent], int]:
         """Reads the ids after the cursor, before the events made of them: up to number `limit`, if

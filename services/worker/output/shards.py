@@ -25,7 +25,7 @@ class ParserShards:
         self._pacer = pacer
         self._orphans: set[str] = set()
         """Shards that are gone, with streams that no other shard has yet."""
-        self._registry.on_heartbeat(self._heartbeat)
+        self._registry.on_heartbeat.append(self._heartbeat)
 
     def choose(self, requested: str) -> str:
         """Returns the requested shard, or another one if that is gone."""

@@ -44,7 +44,7 @@ class TokenOutput(FrameSource):
         self._drain = Drain(process, self._outbox)
         self.turns = Decodings(self._outbox, pacer, self._drain, observer)
         """The turns that decode."""
-        process.registry.on_leave(self._peer_left)
+        process.registry.on_leave.append(self._peer_left)
         FrontendWatch(process, self._frontend_gone)
         process.on_tick.append(self._expire)
         process.on_attached.append(self._attached)
