@@ -10,8 +10,8 @@ from services.templates.renderer import TemplateRenderer
 from services.tokenization.encoder import Encoder
 
 CHECK_EVERY = 500
-"""The end of one of this many prompts is encoded by both tokenizers: the trials at load cover many
-cases, but not all."""
+"""One prompt in this many is checked: both tokenizers encode its end. The trials at load cannot
+cover every case."""
 CHECK_CHARS = 32_768
 """Limit of that end. All of a large prompt would cost 0.1 s in a thread, on average 0.2 ms a
 prompt."""

@@ -13,7 +13,7 @@ from schemas.requests import ThoughtBudget
 from services.families import Family, find_family, find_reasoning_family
 from services.families.detection import Detection
 from services.families.response_template import template_name
-from services.preprocessor.thoughts import unlimited_thoughts
+from services.preprocessor.thought_spelling import unlimited_thoughts
 from services.runtime.config.base import MIB
 from services.runtime.config.stages import PreprocessorConfig
 from services.templates.chat_template import ChatTemplate

@@ -14,7 +14,6 @@ from itertools import takewhile
 from operator import attrgetter
 from secrets import token_bytes
 
-from cachetools import LRUCache
 from msgspec.structs import replace
 from prometheus_client import CollectorRegistry, Counter
 
@@ -29,7 +28,6 @@ from services.tokenization.segments import common_prefix
 MAX_ALIKE = 32
 """Sessions without an id and with the same first question that are distinguished."""
 MAX_BYTES = 64 * 1024 * 1024
-MAX_REPORTED = 4096
 
 
 class SeenPrompt(ComparedPrompt, frozen=True):
@@ -37,6 +35,8 @@ class SeenPrompt(ComparedPrompt, frozen=True):
 
     answers: tuple[int, ...]
     """A hash for each answer in its history (`answers_of`)."""
+    logged: set[str] = set()
+    """The causes that were logged for its session; all prompts of a session share this set."""
 
     @property
     def size(self) -> int:
@@ -55,7 +55,6 @@ class PromptChangeReporter:
         """For each key: the last prompt of every session."""
         self._log_key = token_bytes(32)
         """Without it, short words could be guessed from their digests."""
-        self._reported: LRUCache[tuple[SessionKey, str], bool] = LRUCache(MAX_REPORTED)
         self._times = Counter(
             "turnwire_prompt_varied",
             "Prompts that did not begin with the last one of their session, by what varied.",
@@ -82,20 +81,18 @@ class PromptChangeReporter:
             tools=_names_of_tools(conversation),
             answers=answers_of(conversation),
         )
-        session = session_key(conversation)
-        change = self.compare(session, now, prompt.text, conversation)
-        if change is not None:
-            self._count(session, change)
+        self.compare(session_key(conversation), now, prompt.text, conversation)
 
-    def _count(self, session: SessionKey, difference: Difference) -> None:
-        """Counts a difference, and logs the first of each cause in a session."""
+    def _count(self, difference: Difference, logged: set[str]) -> None:
+        """Counts a difference, and logs the first of each cause in a session. `logged`: its causes
+        until now."""
         change = difference.changes[0]
         cause = change.varies or change.kind
         self._times.labels(cause).inc()
         self._tokens.labels(cause).inc(difference.again)
-        if (session, cause) in self._reported:
+        if cause in logged:
             return
-        self._reported[session, cause] = True
+        logged.add(cause)
         log = self._log.debug if cause == "history" else self._log.warning
         log(
             "preprocessor.prompt_varies",
@@ -115,8 +112,8 @@ class PromptChangeReporter:
     def compare(
         self, key: SessionKey, now: SeenPrompt, text: str, conversation: Conversation
     ) -> Difference | None:
-        """Returns the difference to the last prompt of the same session; None where there is none,
-        or no last prompt.
+        """Returns the difference to the last prompt of the same session, and counts it; None where
+        there is none, or no last prompt.
 
         `now` has no `head` yet; `text`: the whole prompt. With the client's session id in the key,
         a request that continues none of its prompts has changed its history.
@@ -125,11 +122,13 @@ class PromptChangeReporter:
         if before is None:
             now = replace(now, head=head_of(conversation, text, len(now.text)))
         else:
-            now = replace(now, head=before.head)
+            now = replace(now, head=before.head, logged=before.logged)
         self._last.put(key, now, instead_of=before)
         if before is None or text.startswith(before.text):
             return None
-        return difference(before, replace(now, text=text))
+        change = difference(before, replace(now, text=text))
+        self._count(change, before.logged)
+        return change
 
 
 def answers_of(conversation: Conversation) -> tuple[int, ...]:

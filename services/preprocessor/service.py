@@ -28,9 +28,9 @@ from services.preprocessor.ledger_reader import (
     LedgerReader,
 )
 from services.preprocessor.model import ModelSetup
+from services.preprocessor.next_prompts import PrefilledNextPrompts
 from services.preprocessor.observer import PreprocessorObserver, warn_of_limits
 from services.preprocessor.open_work import OpenWork
-from services.preprocessor.prefill import LedgerPrefills
 from services.preprocessor.preparation import Preparation
 from services.preprocessor.prepared_turn import deadline_of, seconds_left
 from services.preprocessor.refusals import RefusalSender
@@ -39,7 +39,7 @@ from services.preprocessor.routing.kv_view import KvView
 from services.preprocessor.routing.leads import Leads
 from services.preprocessor.routing.placement import Placement
 from services.preprocessor.routing.router import Router
-from services.preprocessor.routing.sending import NO_PREFILLS, Prefills, WorkerSender
+from services.preprocessor.routing.sending import NextPrompts, WorkerSender
 from services.preprocessor.tokenize_service import TokenizeService
 from services.runtime.config.base import MIB
 from services.runtime.config.stages import PreprocessorConfig
@@ -97,11 +97,15 @@ class Preprocessor(Service):
         )
         self._questions = TokenizeService(process, self._preparation, self._open)
 
-        prefills: Prefills = NO_PREFILLS
+        next_prompts = NextPrompts()
         if config.enable_ledger:
-            prefills = LedgerPrefills(process, placement, self._kv, self._preparation, ledger)
+            next_prompts = PrefilledNextPrompts(
+                process, placement, self._kv, self._preparation, ledger
+            )
         self.holding = Holding(process, placement, leads)
-        self._workers = WorkerSender(process, placement, self.holding, prefills, setup.card.name)
+        self._workers = WorkerSender(
+            process, placement, self.holding, next_prompts, setup.card.name
+        )
         self._refusals = RefusalSender(process)
 
         self._ledger = ledger

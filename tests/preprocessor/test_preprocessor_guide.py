@@ -36,7 +36,7 @@ from services.preprocessor.output_settings import OutputSettings, output_setting
 from services.preprocessor.prompt import assemble
 from services.preprocessor.routing.holding import HoldReport
 from services.preprocessor.routing.placement import Assignment
-from services.preprocessor.routing.sending import generate_request
+from services.preprocessor.routing.sending import build_request
 from services.preprocessor.turn_builder import build_turn
 from tests.kit.conversations import user
 from tests.kit.every import for_rows
@@ -119,7 +119,7 @@ def test_worker_gets_keys_of_tenant_and_session(setup: ModelSetup) -> None:
         output = settings_of(conversation, setup)
         guide = TurnGuides(setup).guide(conversation, prompt, output, Checked())
         turn = build_turn(request, prompt, output, setup, guide)
-        return generate_request("m", turn, Assignment("w", "p", None), None, HoldReport())
+        return build_request("m", turn, Assignment("w", "p", None), None, HoldReport())
 
     turns = [
         made(tenant, session, 300) for tenant in (None, "a", "b") for session in (None, "s", "r")

@@ -3,14 +3,12 @@
 from types import SimpleNamespace
 from typing import Any
 
-import msgspec
 import pytest
-from msgspec import Raw
 
 from schemas.control import Heartbeat, Load, ModelCard
-from schemas.conversation import Client, Conversation, Hints, Sampling
+from schemas.conversation import Client, Conversation, Hints
 from schemas.errors import NotFound, Overloaded, Unavailable
-from schemas.requests import GenerateRequest, TurnRequest, decode_generate
+from schemas.requests import TurnRequest
 from schemas.token_ids import pack_ids
 from services.preprocessor.routing.kv_view import KvView
 from services.preprocessor.routing.placement import Assignment, Placement
@@ -128,28 +126,6 @@ def test_priority_keeps_its_fraction_and_bounds() -> None:
         (Hints(latency_sensitivity=1e300), Client(), MAX_PRIORITY),
     ):
         assert priority(Conversation("m", [], hints=hints, client=client)) == expected
-
-
-REQUEST = GenerateRequest("t", 1, "m", pack_ids(range(99)), "p", "f", Sampling(), [], Raw(b"null"))
-
-
-@pytest.mark.parametrize("raw", [True, False])
-async def test_worker_of_an_older_release_gets_json(make_process: MakeProcess, raw: bool) -> None:
-    preprocessor, worker = (
-        await make_process("preprocessor", f"raw-{raw}-p"),
-        await make_process("worker", f"raw-{raw}"),
-    )
-    placement = Placement(preprocessor, "m", make_router(), KvView(preprocessor, "m"))
-    worker.serve(Reported(ModelCard("other", raw_prompts=not raw), ModelCard("m", raw_prompts=raw)))
-    worker.heartbeats.send()
-    await eventually(lambda: preprocessor.registry.get("worker", worker.id) is not None)
-    data = placement.encode(REQUEST, worker.id)
-    assert decode_generate(data) == REQUEST
-    if raw:
-        assert data.endswith(REQUEST.prompt)
-    else:
-        assert msgspec.json.decode(data, type=GenerateRequest) == REQUEST
-    assert msgspec.json.decode(placement.encode(REQUEST, "gone"), type=GenerateRequest) == REQUEST
 
 
 async def test_blocks_of_other_weights_do_not_count(make_process: MakeProcess) -> None:

@@ -15,7 +15,7 @@ from schemas.requests import ParseContext, ThoughtBudget
 from services.families import Family, families, find_family
 from services.parser.turn_parse import TurnParse
 from services.parser.turn_stream import TurnStream
-from services.preprocessor.thoughts import unlimited_thoughts
+from services.preprocessor.thought_spelling import unlimited_thoughts
 from services.runtime.storage.seal import Sealer
 from services.tokenization.detokenizer import FamilyVocabulary, Vocabulary
 from services.tokenization.prompt_tokenizer import PromptTokenizer

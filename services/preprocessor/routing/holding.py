@@ -64,7 +64,7 @@ class Hold:
         self._held_s = NOT_HELD_S
         self._loop = asyncio.get_running_loop()
 
-    async def choose_workers(self) -> list[str]:
+    async def wait_for_workers(self) -> list[str]:
         """Returns the workers to try, best first, as soon as the best one computes nothing that is
         worth waiting for.
 
@@ -87,9 +87,9 @@ class Hold:
             self._observer.held(prompt.held_for, self._held_s)
         return workers
 
-    def record_sent(self, worker: str) -> HoldReport:
-        """Makes a turn that is being sent to a worker a lead, unless the worker is known to hold
-        nearly all of its prompt. Returns what the worker gets."""
+    def begin_lead(self, worker: str) -> HoldReport:
+        """Makes the turn a lead, which is about to be sent to a worker, unless the worker is known
+        to hold nearly all of its prompt. Returns what the worker gets."""
         prompt = self._prompt
         if not self._leads.is_worth_waiting_for(prompt, worker):
             return HoldReport(held_s=self._held_s, held_for=prompt.held_for)
@@ -144,7 +144,7 @@ class Holding:
         """The number of turns that others may wait for."""
         return len(self._open)
 
-    def hold_turn(self, turn: PreparedTurn, observer: AttemptObserver) -> Hold:
+    def open_hold(self, turn: PreparedTurn, observer: AttemptObserver) -> Hold:
         """Begins the hold of a turn."""
         keys, block_tokens = self._keys_to_compare(turn)
         prompt = PendingPrompt(

@@ -4,8 +4,7 @@ A *lead* is a turn with a worker that computes its prompt. A *follower* begins w
 and waits until the lead's first token: the worker's KV cache then has what both share. Nothing is
 elected. When a lead has computed the prefix, its followers go on in the order in which they came.
 When it ends without that, one of them goes on, to be the next lead, and the others wait for that
-one: were all to go on each time, a group in which each turn is refused would cost the square of its
-size.
+one. If all went on each time, a group of n turns that are all refused would take n² tries.
 
 `Leads` calls nobody: what changes it returns what the caller must do, in order (`HoldAction`).
 """
@@ -164,9 +163,9 @@ class Leads:
         """Returns the lead that a turn should wait for if it goes to this worker, at most until
         `hold_until`.
 
-        That is the one which spares it most, and at least `hold_tokens`. It computes no more
-        besides than the turn would without it, so that a worker which computes prompts side by side
-        is not slower with holding, either. Its priority is not lower than the turn's.
+        That is the lead that saves most tokens, at least `hold_tokens`, with a priority that is not
+        lower than the turn's. It must not compute more other tokens than the turn itself would:
+        otherwise a worker that runs prompts in parallel would be slower with holding.
         """
         if now >= prompt.hold_until(now):
             return None

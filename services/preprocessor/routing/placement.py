@@ -11,7 +11,6 @@ from prometheus_client import Counter
 from schemas.control import Heartbeat, ModelCard, Stage
 from schemas.conversation import Conversation
 from schemas.errors import NotFound
-from schemas.requests import GenerateRequest, encode_generate
 from services.preprocessor.prepared_turn import PreparedTurn
 from services.preprocessor.routing.kv_view import KvView
 from services.preprocessor.routing.router import Router, TurnProfile
@@ -49,7 +48,7 @@ class Placement:
         )
         self._overlap_tokens = Counter(
             "turnwire_router_overlap_tokens",
-            "Those of them that the worker which was tried first held in its KV cache.",
+            "Tokens of these prompts that the worker tried first had in its KV cache.",
             registry=process.metrics,
         )
 
@@ -86,12 +85,6 @@ class Placement:
         """Whether a worker's engine computes the common beginning of queued prompts once."""
         return any(card.shares_queued for card in self._cards(self._present(worker)))
 
-    def encode(self, request: GenerateRequest, worker: str) -> bytes:
-        """The request in the encoding that this worker reads."""
-        if any(card.raw_prompts for card in self._cards(self._present(worker))):
-            return encode_generate(request)
-        return _encode(request)
-
     def assign(self, worker: str, turn: PreparedTurn) -> Assignment:
         """Assigns a turn to a worker and to the best parser shard, and counts it there: it is being
         sent. Raises Unavailable."""
@@ -105,8 +98,9 @@ class Placement:
         self._router.unassign(assignment.worker, assignment.parser)
 
     def record_accepted(self, assignment: Assignment, turn: PreparedTurn) -> None:
-        """Notes that a worker has the turn, and will hold the prompt's blocks: the session's next
-        turn may arrive before the worker's own update, and a sibling before its first token."""
+        """Notes that a worker has the turn, and will hold the prompt's blocks. The session's next
+        turn may arrive before the worker's own update. A sibling may arrive before the turn's first
+        token."""
         worker = assignment.worker
         present = self._present(worker)
         salt = self._blocks_salt(turn.request.conversation, present)

@@ -31,13 +31,14 @@ from schemas.errors import (
     Unavailable,
     raised,
 )
-from schemas.requests import GenerateReply, GenerateRequest
+from schemas.requests import GenerateReply, GenerateRequest, encode_generate
 from schemas.session import tenant_key
 from services.preprocessor.observer import AttemptObserver
 from services.preprocessor.prepared_turn import PreparedTurn, seconds_left
 from services.preprocessor.routing.holding import Hold, Holding, HoldReport
 from services.preprocessor.routing.placement import Assignment, Placement
 from services.runtime.nats.requests import decode_reply
+from services.runtime.presence.registry import cards_of
 from services.runtime.process import Process
 
 TAKE_TIMEOUT_S = 2.0
@@ -51,6 +52,7 @@ UNANSWERED_IMAGES = 3
 """Requests with images among them: the worker answers those later, and other turns do not wait for
 that."""
 
+_encode = msgspec.json.Encoder().encode
 _reply = msgspec.json.Decoder(GenerateReply)
 
 
@@ -66,16 +68,13 @@ class _WorkerQueue:
         return self.images if turn.prompt.images else nullcontext()
 
 
-class Prefills:
-    """The prefills of next prompts. This one makes none; a `LedgerPrefills` (`prefill.py`) does."""
+class NextPrompts:
+    """What is done for the prompts that follow turns. This one does nothing; a
+    `PrefilledNextPrompts` (`next_prompts.py`) prefills them."""
 
     def note_turn(self, turn: PreparedTurn, worker: str) -> None:
-        """Notes a turn that is sent to a worker, if its client requested a prefill of the next
-        prompt. Called before the worker has the turn: a short turn may have ended when the
-        acceptance arrives."""
-
-
-NO_PREFILLS = Prefills()
+        """Notes a turn that is sent to a worker. Called before the worker has the turn: a short
+        turn may have ended when the acceptance arrives."""
 
 
 class WorkerSender:
@@ -86,13 +85,13 @@ class WorkerSender:
         process: Process,
         placement: Placement,
         holding: Holding,
-        prefills: Prefills,
+        next_prompts: NextPrompts,
         model: str,
     ) -> None:
         self._process = process
         self._placement = placement
         self._holding = holding
-        self._prefills = prefills
+        self._next_prompts = next_prompts
         self._model = model
         self._queues: defaultdict[str, _WorkerQueue] = defaultdict(_WorkerQueue)
         """The queue of each worker."""
@@ -102,14 +101,14 @@ class WorkerSender:
         """Sends a turn to the best worker that takes it, as soon as no other turn computes the
         beginning of its prompt.
 
-        Raises as `Hold.choose_workers` and `Bus.request`, and the error of the worker that was
+        Raises as `Hold.wait_for_workers` and `Bus.request`, and the error of the worker that was
         tried last.
         """
-        with self._holding.hold_turn(turn, observer) as hold:
+        with self._holding.open_hold(turn, observer) as hold:
             refusal: ErrorInfo | None = None
-            for worker in await hold.choose_workers():
+            for worker in await hold.wait_for_workers():
                 assignment = self._placement.assign(worker, turn)
-                self._prefills.note_turn(turn, worker)
+                self._next_prompts.note_turn(turn, worker)
                 refusal = await self._offer(turn, assignment, hold)
                 if refusal is None:
                     self._placement.record_accepted(assignment, turn)
@@ -120,19 +119,19 @@ class WorkerSender:
                 observer.refused(worker, refusal)
                 if not _another_may_take_it(refusal):
                     break
-            assert refusal is not None  # `choose_workers` returns at least one
+            assert refusal is not None  # `wait_for_workers` returns at least one
             raise raised(refusal)
 
     async def _offer(
         self, turn: PreparedTurn, assignment: Assignment, hold: Hold
     ) -> ErrorInfo | None:
         """Sends a turn to a worker. Returns why the worker did not take it; None: it has."""
-        report = hold.record_sent(assignment.worker)
+        report = hold.begin_lead(assignment.worker)
         reply: GenerateReply | None = None
         try:
             queue = self._queues[assignment.worker]
             async with queue.images_of(turn), queue.all:
-                reply = await self._request(turn, assignment, report)
+                reply = await self._send(turn, assignment, report)
         except Unavailable:  # the worker certainly does not have the turn
             # rare: the worker that a turn was sent to is gone
             gone = "the worker that was asked is gone"
@@ -141,34 +140,40 @@ class WorkerSender:
             hold.record_reply(reply)
         return reply.error
 
-    async def _request(
+    async def _send(
         self, turn: PreparedTurn, assignment: Assignment, report: HoldReport
     ) -> GenerateReply:
-        """Sends the request to its worker, and waits for the worker's answer. Raises as
-        `request_generation`, and TimedOut."""
+        """Sends a turn to its worker, and returns the worker's reply. Raises as `ask_worker`, and
+        TimedOut."""
         worker = assignment.worker
         if self._process.registry.get("worker", worker) is None:
             raise Unavailable("it left while the turn waited")
         timeout_s = seconds_left(turn.deadline, asyncio.get_running_loop().time())
-        generate = generate_request(self._model, turn, assignment, timeout_s, report)
-        return await request_generation(self._process, self._placement, generate, worker)
+        request = build_request(self._model, turn, assignment, timeout_s, report)
+        return await ask_worker(self._process, request, worker)
 
     def _process_left(self, heartbeat: Heartbeat) -> None:
         self._queues.pop(heartbeat.id, None)
 
 
-async def request_generation(
-    process: Process, placement: Placement, request: GenerateRequest, worker: str
-) -> GenerateReply:
+async def ask_worker(process: Process, request: GenerateRequest, worker: str) -> GenerateReply:
     """Sends a request to a worker. Returns the worker's reply. Raises as `Bus.request`, and as
     `decode_reply`."""
-    data = placement.encode(request, worker)
+    data = encoded_for(process.registry.get("worker", worker), request)
     limit_s = IMAGES_TIMEOUT_S if request.images else TAKE_TIMEOUT_S
     answer = await process.bus.request(subjects.generate(request.model, worker), data, limit_s)
     return decode_reply(_reply, answer)
 
 
-def generate_request(
+def encoded_for(worker: Heartbeat | None, request: GenerateRequest) -> bytes:
+    """A request in the encoding that this worker reads."""
+    cards = [] if worker is None else cards_of([worker], request.model)
+    if any(card.raw_prompts for card in cards):
+        return encode_generate(request)
+    return _encode(request)
+
+
+def build_request(
     model: str,
     turn: PreparedTurn,
     assignment: Assignment,

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from schemas.conversation import Call, Conversation, Part, Reasoning, Result, Text
 from schemas.events import PromptImage
-from services.preprocessor.prefill import REPLIES, certain_prefix, with_reply
+from services.preprocessor.next_prompts import REPLIES, certain_prefix, with_reply
 from tests.kit.conversations import user
 
 QUESTION = Conversation("m", [user("What?")])

@@ -10,7 +10,6 @@ request comes (`nvext.agent_hints.speculative_prefill`).
 from collections.abc import Sequence
 
 import msgspec
-from cachetools import LRUCache
 from msgspec.structs import replace
 from prometheus_client import Counter
 from typing_extensions import override
@@ -27,7 +26,7 @@ from services.preprocessor.preparation import Preparation
 from services.preprocessor.prepared_turn import PreparedTurn
 from services.preprocessor.routing.kv_view import KvView
 from services.preprocessor.routing.placement import Placement
-from services.preprocessor.routing.sending import Prefills, request_generation
+from services.preprocessor.routing.sending import NextPrompts, ask_worker
 from services.preprocessor.turn_builder import MAX_PRIORITY
 from services.runtime.process import Process
 from services.tokenization.block_keys import with_images
@@ -53,7 +52,7 @@ class PendingTurn(msgspec.Struct, frozen=True):
     """The tools as the model sees them."""
 
 
-class LedgerPrefills(Prefills):
+class PrefilledNextPrompts(NextPrompts):
     """Prefills the next prompt after turns with the hint: the ledger has what they wrote."""
 
     def __init__(
@@ -70,7 +69,8 @@ class LedgerPrefills(Prefills):
         self._preparation = preparation
         self._model = preparation.setup.card.name
         self._ledger = ledger
-        self._pending: LRUCache[bytes, PendingTurn] = LRUCache(MAX_PENDING)
+        self._pending: dict[bytes, PendingTurn] = {}
+        """The turns that are waited for, the oldest first."""
         self._done = Counter(
             "turnwire_speculative_prefills",
             "Turns for which a prefill of the next prompt was requested, by outcome.",
@@ -85,6 +85,8 @@ class LedgerPrefills(Prefills):
         if turn.ledger is None or not conversation.hints.speculative_prefill:
             return
         self._kv.follow()
+        if len(self._pending) >= MAX_PENDING:
+            del self._pending[next(iter(self._pending))]
         pending = PendingTurn(turn.request.turn, worker, conversation, turn.prompt.tools)
         self._pending[_key(turn.ledger)] = pending
 
@@ -116,7 +118,7 @@ class LedgerPrefills(Prefills):
             return "known"
 
         request = self._request(turn, packed, images)
-        reply = await request_generation(self._process, self._placement, request, turn.worker)
+        reply = await ask_worker(self._process, request, turn.worker)
         return "done" if reply.error is None else "busy"
 
     def _prefix(
