@@ -23,15 +23,14 @@ from services.frontend.http.bodies import is_large, reading_body
 from services.frontend.http.request_context import REQUEST_CONTEXT
 from services.frontend.http.sse import EventStream, SseWriter
 from services.frontend.turns.answer import AdmittedAnswer, RunningAnswer
-from services.frontend.turns.interfaces import AnswerInfo, Collector, Dialect, ParsedRequest
-from services.frontend.turns.sinks import EventBuffer, MakeRenderer, StreamSink
+from services.frontend.turns.interfaces import AnswerInfo, Dialect, ParsedRequest
+from services.frontend.turns.sinks import EventBuffer, StreamSink
 from services.frontend.turns.turn_service import ModelAccess, TurnService
 from services.runtime.long_work import run_in_thread_if
 
 DISPATCH_HEADER = "x-turnwire-tool-dispatch"
 REASONING_DISPATCH_HEADER = "x-turnwire-reasoning-dispatch"
 
-C = TypeVar("C", bound=Collector)
 R = TypeVar("R")
 
 
@@ -48,13 +47,10 @@ class HttpAnswer(RunningAnswer):
         """Sends a request, and returns its answer in the form that it asks for: a stream or one
         document. Raises TurnwireError before the first byte."""
         if request.stream:
-            return await self.stream(request, request.renderer)
-        collector = await self.collect(request, request.collector)
-        return encoded_response(collector.body())
+            return await self._stream(request)
+        return encoded_response(await self._collect(request))
 
-    async def stream(
-        self, request: ParsedRequest, make_renderer: MakeRenderer
-    ) -> web.StreamResponse:
+    async def _stream(self, request: ParsedRequest) -> web.StreamResponse:
         """Sends a request and streams its answer. Raises TurnwireError before the first byte."""
         writer = SseWriter(
             self._http,
@@ -65,21 +61,21 @@ class HttpAnswer(RunningAnswer):
         )
         admitted = await self.admit(request)
         info = self.info(admitted)
-        sink = StreamSink(self.record, make_renderer, info, writer, self.turns.flusher)
+        sink = StreamSink(self.record, request.renderer, info, writer, self.turns.flusher)
         await self.run_turns(admitted, sink)
         return writer.response
 
-    async def collect(self, request: ParsedRequest, make_collector: Callable[[AnswerInfo], C]) -> C:
-        """Sends a request and collects its whole answer. Raises TurnwireError."""
+    async def _collect(self, request: ParsedRequest) -> bytes:
+        """Sends a request, and returns its whole answer as JSON. Raises TurnwireError."""
         admitted = await self.admit(request)
         sink = EventBuffer(self.record)
         await self.run_turns(admitted, sink)
 
-        collector = make_collector(self.info(admitted))
+        collector = request.collector(self.info(admitted))
         collector.start(sink.prepared)
         for choice, events in enumerate(sink.events):
             collector.events(events, choice)
-        return collector
+        return collector.body()
 
     @override
     def info(self, admitted: AdmittedAnswer) -> AnswerInfo:
