@@ -12,6 +12,7 @@ from itertools import chain, product
 from typing import Final
 
 from services.families.grammar.markup import Markup
+from services.families.grammar.mentions import QUOTES
 from services.families.grammar.shapes import Shape
 from services.guides.client_grammar import quoted_regex
 from services.guides.json_regex import respelled
@@ -19,8 +20,7 @@ from services.guides.writer import ANY, RuleWriter
 
 LEAST_MARKER: Final = 4
 """Characters. A text cannot do without shorter markers, such as a bare `[` or `{`."""
-_QUOTE: Final = r"/[`'\"(]/"
-"""Characters after which markers are mentioned, of `grammar.turn.BEFORE_MENTION`."""
+_QUOTE: Final = f"/[{QUOTES}]/"
 _SAMPLES: Final = [chr(code) for code in range(33, 127)]
 _OTHER: Final = ("é", "中", "🙂")
 """Samples of characters beyond ASCII."""

@@ -6,6 +6,7 @@ import sys
 from schemas.requests import FENCE, ThoughtBudget
 from schemas.token_ids import pack_ids
 from services.families import Family
+from services.families.grammar.mentions import SIGNS_BEFORE_TAGS
 from services.families.thoughts import thought_markers
 from services.tokenization.detokenizer import Vocabulary
 from services.tokenization.marker_tokens import marker_tokens
@@ -27,8 +28,9 @@ def unlimited_thoughts(
     openers = list(map(_as_bytes, markers.openers))
     closers = list(map(_as_bytes, markers.closers))
     edges = list(map(_as_bytes, markers.edges))
+    signs = map(_as_bytes, SIGNS_BEFORE_TAGS)
     added = {_as_bytes(text): token for text, token in tokenizer.added.items()}
-    tokens = marker_tokens([*openers, *closers, *edges, FENCE], texts, added)
+    tokens = marker_tokens([*openers, *closers, *edges, FENCE], texts, added, signs)
     return ThoughtBudget(
         tokens=sys.maxsize,
         spelling={text: pack_ids(ids) for text, ids in tokens.items()},

@@ -6,19 +6,19 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 OTHER = "\0"
 """Stands for text outside markers."""
 _BLANKS = " \t\r\n"
-_ENDS_SIGN = re.compile(r"[^A-Za-z0-9]*[][(){}<>/=|*_`'\".!?:]\s*")
-"""Signs before which a marker may be mentioned, or after which a sentence begins."""
 
 
 def marker_tokens(
-    markers: Iterable[str], texts: Sequence[str], added: Mapping[str, int]
+    markers: Iterable[str], texts: Sequence[str], added: Mapping[str, int], signs: Iterable[str]
 ) -> dict[str, list[int]]:
     """Maps the text that matters in a token to the tokens with that text.
 
     `texts`: the text of each id. `added`: the tokenizer's added tokens, at which it splits a text
-    first. A marker is found in the concatenation of these texts where the model wrote it. They are
-    shortened: to the piece of a marker at a token's start or end, a blank for blanks, and `OTHER`
-    for the rest, with the last sign of a token of signs. An id without an entry is `OTHER`.
+    first. `signs`: texts that matter before a marker. A marker is found in the concatenation of
+    these texts where the model wrote it. They are shortened: to the piece of a marker at a token's
+    start or end, and `OTHER` for the rest, with the sign at the end of a token without ASCII
+    letters and digits. Of blanks, one blank stays, a line break stands for all with a line break,
+    and a tab for others. An id without an entry is `OTHER`.
     """
     split = re.compile(_any(added))
     tokens: dict[str, list[int]] = {}
@@ -35,20 +35,24 @@ def marker_tokens(
 
     end_of_marker = re.compile(_any(ends))
     start_of_marker = re.compile(f"(?:{_any(starts)})\\Z")
+    ends_with_sign = re.compile(f"[^A-Za-z0-9]*({_any(signs)})")
     ids = set(added.values())
     for token, text in enumerate(texts):
         if not text or token in ids:
             continue
         part = text
         if text not in inside:
-            part = _without_middle(text, end_of_marker, start_of_marker)
+            part = _without_middle(text, end_of_marker, start_of_marker, ends_with_sign)
         if part != OTHER:
             tokens.setdefault(part, []).append(token)
     return tokens
 
 
 def _without_middle(
-    text: str, end_of_marker: re.Pattern[str], start_of_marker: re.Pattern[str]
+    text: str,
+    end_of_marker: re.Pattern[str],
+    start_of_marker: re.Pattern[str],
+    ends_with_sign: re.Pattern[str],
 ) -> str:
     """A token's text, shortened between the end of a marker at its start and the start of one at
     its end."""
@@ -62,7 +66,7 @@ def _without_middle(
         end = beginning.start()
     if start > end:
         return text
-    return text[:start] + _shortened(text[start:end]) + text[end:]
+    return text[:start] + _shortened(text[start:end], ends_with_sign) + text[end:]
 
 
 def _substrings(text: str) -> Iterator[str]:
@@ -84,14 +88,15 @@ def _any(texts: Iterable[str]) -> str:
     return "|".join(map(re.escape, sorted(texts, key=len, reverse=True))) or r"(?!)"
 
 
-def _shortened(text: str) -> str:
+def _shortened(text: str, ends_with_sign: re.Pattern[str]) -> str:
     bare = text.rstrip(_BLANKS)
     blanks = text[len(bare) :]
     short = OTHER if bare else ""
-    if _ENDS_SIGN.fullmatch(text):
-        short += bare[-1:]
+    sign = ends_with_sign.fullmatch(bare)
+    if sign is not None:
+        short += sign[1]
     if "\n" in blanks:
         short += "\n"
     elif blanks:
-        short += " "
+        short += " " if blanks == " " else "\t"
     return short

@@ -29,12 +29,12 @@ from typing import NamedTuple
 
 from schemas.requests import FENCE, ThoughtBudget
 from schemas.token_ids import unpack_ids
+from services.families.grammar.mentions import is_mention
 
 _OTHER = "\0"
 _BLANKS = " \t\r\n"
-_BEFORE = "`'\"([{<>/=|*_"
-"""Signs that precede an opener that is mentioned."""
-_SENTENCE_ENDS = ".!?:"
+_SIGN_BYTES = 8
+"""Enough for a blank and the sign before it, in UTF-8."""
 BANNED = -100.0
 """Bias of a token that must not be chosen."""
 
@@ -211,7 +211,7 @@ class ThoughtCounter:
             return False
         if not self._budget.edges:
             return True
-        return not outside.is_fenced and _is_no_mention(text[: marker.start])
+        return not outside.is_fenced and _counts_after(text[: marker.start])
 
     def _open_thought(self, rest: str) -> None:
         """Begins a thought. `rest`: the text after the opener in its last token."""
@@ -286,13 +286,14 @@ def _first_marker(text: str, markers: Iterable[str]) -> _Marker | None:
     return min(places, default=None)
 
 
-def _is_no_mention(before: str) -> bool:
-    """Whether an opener after this text, which follows an edge, is more than a mention, as parsers
-    see it: it begins a line or a sentence, or nothing sets it apart from the text before it."""
+def _counts_after(before: str) -> bool:
+    """Whether an opener after this text, which follows an edge, begins a thought.
+
+    The rule is the parser's. But the worker does not see what follows the opener, nor a sign that
+    shares its token with letters or digits of ASCII, or that is split between tokens.
+    """
     bare = before.rstrip(_BLANKS)
-    blanks = before[len(bare) :]
-    if not bare or "\n" in blanks:
+    if not bare or "\n" in before[len(bare) :]:
         return True
-    if blanks:
-        return bare[-1] in _SENTENCE_ENDS
-    return bare[-1] not in _BEFORE
+    end = before[-_SIGN_BYTES:].encode("latin-1").decode(errors="replace")
+    return not is_mention(end)

@@ -31,7 +31,8 @@ def loaded(kind: str) -> tuple[Tokenizer, dict[int, str]]:
         vocabulary.bytes_of(token).decode("latin-1") for token in range(tokenizer.get_vocab_size())
     ]
     markers = [as_bytes(marker) for marker in MARKERS]
-    tokens = marker_tokens(markers, texts, {as_bytes(text): index for text, index in added.items()})
+    added_bytes = {as_bytes(text): index for text, index in added.items()}
+    tokens = marker_tokens(markers, texts, added_bytes, signs=".:")
     return tokenizer, {token: text for text, ids in tokens.items() for token in ids}
 
 

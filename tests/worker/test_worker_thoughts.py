@@ -8,13 +8,16 @@ from typing import Any
 import pytest
 
 from schemas.events import BlockStart, BlockStop, Finish, FinishReason, spans_between
-from schemas.token_ids import unpack_ids
-from services.families import families, find_family
+from schemas.requests import ThoughtBudget
+from schemas.token_ids import pack_ids, unpack_ids
+from services.families import families, find_family, open_parser
+from services.families.grammar.mentions import SIGNS_BEFORE_TAGS
 from services.families.thoughts import thought_markers
 from services.tokenization.detokenizer import FamilyVocabulary
+from services.tokenization.marker_tokens import marker_tokens
 from services.tokenization.prompt_tokenizer import PromptTokenizer
 from services.worker.thoughts import ThoughtCounter
-from tests.kit.every import for_each
+from tests.kit.every import for_each, for_rows
 from tests.kit.examples import chances
 from tests.kit.parser_cases import Block, opened, vectors
 from tests.worker.budgeted_turns import Turn, budget_of, read, thought, vocabulary_of
@@ -245,3 +248,58 @@ def test_worker_sees_thoughts_where_the_parser_does(single: bool, tokenizer_of: 
             missed += kind == "reasoning" and not counter.thinks
         assert wrong <= 12, case
         assert missed <= 40, case
+
+
+PIECES = [
+    "<think>",
+    "\n</think>",
+    "So",
+    "etc.",
+    ".",
+    "\u3002",
+    "\u201c",
+    "\u2026",
+    " ",
+    "  ",
+    "\t",
+    "\n",
+]
+
+
+@for_rows(
+    [
+        (["So", ".", " ", "<think>"], True),
+        (["So", "\u3002", " ", "<think>"], True),
+        (["So", "\u2026", " ", "<think>"], True),
+        (["So", ".", "\n", "<think>"], True),
+        (["So", "<think>"], True),
+        (["So", " ", "<think>"], False),
+        (["So", " ", "\u201c", "<think>"], False),
+        (["So", ".", "  ", "<think>"], False),
+        (["So", ".", "\t", "<think>"], False),
+        (["etc.", " ", "<think>"], False),  # the sign shares its token with letters
+    ]
+)
+def test_opener_counts_as_for_the_parser(pieces: list[str], counts: bool) -> None:
+    texts = [piece.encode().decode("latin-1") for piece in PIECES]
+    signs = [sign.encode().decode("latin-1") for sign in SIGNS_BEFORE_TAGS]
+    tokens = marker_tokens(["<think>", "</think>"], texts, {"<think>": 0}, signs)
+    budget = ThoughtBudget(
+        tokens=100,
+        spelling={text: pack_ids(ids) for text, ids in tokens.items()},
+        openers=["<think>"],
+        closers=["</think>"],
+        edges=["</think>"],
+        end=b"",
+        answer=b"",
+    )
+    counter = ThoughtCounter(budget)
+    for piece in pieces:
+        counter.count(PIECES.index(piece))
+    assert counter.thinks is counts
+
+    events = open_parser("hermes").feed("".join(pieces) + "x")
+    if "etc." not in pieces:
+        assert (
+            "reasoning" in [event.kind for event in events if isinstance(event, BlockStart)]
+        ) is counts

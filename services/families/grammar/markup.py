@@ -18,10 +18,10 @@ from itertools import chain
 from re import Match, Pattern, compile, escape
 from typing import Final, Protocol, TypeAlias
 
+from services.families.grammar.mentions import is_mention
 from services.families.grammar.scanner import Reader
 from services.families.grammar.shapes import END, MAX_STRAYS, Markers, Shape, with_meaning
 from services.families.grammar.turn import (
-    BEFORE_MENTION,
     CallOpener,
     CallReading,
     TurnState,
@@ -32,9 +32,6 @@ from services.families.grammar.turn import (
 
 _BLANK: Final = compile(r"\{(?:ws|junk)\}")
 _FREE: Final = compile(r"\{(?:ws|junk|suffix)\}")
-_AFTER: Final = ",;:.!?)]}`'\"”’»」"
-"""Characters after one."""
-_SENTENCE_ENDS: Final = ".!?:…。！？："
 
 
 class CallReader(Protocol):
@@ -150,15 +147,15 @@ class Markup:
             if isinstance(marker.meaning, MarkerKind):
                 context = yield from self._pass_marker(turn, context, marker.meaning, marker.match)
                 continue
-            is_mention = turn.mentions_markers
+            mentions_markers = turn.mentions_markers
             before = turn.blocks.index
             turn.in_call = True
             reading = yield from self._call(turn, marker.meaning, marker.match)
             turn.in_call = False
             if not reading.is_call:
-                if marker.meaning.marked and not is_mention and not turn.in_code:
+                if marker.meaning.marked and not mentions_markers and not turn.in_code:
                     turn.blocks.broken_calls += 1
-                self._add_unread(turn, reading.text, is_mention)
+                self._add_unread(turn, reading.text, is_mention=mentions_markers)
             elif turn.scanner.final:
                 if turn.blocks.index == before:
                     turn.blocks.broken_calls += 1
@@ -178,8 +175,7 @@ class Markup:
             return context
 
         if kind is MarkerKind.INLINE_REASONING_START:
-            is_mention = not (yield from _is_tag(turn))
-            if is_mention:
+            if not (yield from _is_tag(turn)):
                 turn.quote(text)
                 return context
             if turn.reasoning:
@@ -437,17 +433,13 @@ class _MarkerSets:
 
 
 def _is_tag(turn: TurnState) -> Reader[bool]:
-    """Whether a tag of reasoning in running text, which the scanner has just passed, is more than a
-    mention.
-
-    It begins a line, or nothing sets it apart from the text around it, unlike a word.
-    """
-    if turn.code.fenced or turn.line_start:
-        return not turn.code.fenced
-    ahead = (yield from turn.scanner.peek()) or "\n"
-    if turn.code.last == " ":
-        return turn.code.end[0] in _SENTENCE_ENDS and ahead not in _AFTER and ahead != " "
-    return turn.code.last not in BEFORE_MENTION and ahead not in _AFTER
+    """Whether a tag of reasoning in running text, which the scanner has just passed, counts."""
+    if turn.code.fenced:
+        return False
+    if turn.line_start:
+        return True
+    ahead = yield from turn.scanner.peek()
+    return not is_mention(turn.code.end, ahead)
 
 
 def _any_of(tokens: Iterable[str]) -> Pattern[str]:

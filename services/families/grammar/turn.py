@@ -7,14 +7,13 @@ from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from schemas.events import BlockEvent, BlockKind, BlockStart, Delta, FinishReason
 from services.families.grammar.code import Code
+from services.families.grammar.mentions import BEFORE_MENTION
 from services.families.grammar.scanner import BlockWriter, Reader, Scanner
 from services.families.grammar.shapes import BLANKS, MORE, MarkerCut, MarkerMatch, Markers, More
 from services.families.tool_types import Tools
 
 T = TypeVar("T")
 _BREAK: Final = compile(r"[\r\n]").search
-BEFORE_MENTION: Final = "\t\r\n`'\"([{<>/=|*_“‘«「"
-"""Characters before a tag that is mentioned; a blank may precede one, too."""
 _NOTHING: Final = compile(r"(?!)").search
 _KINDS: Final[Mapping[bool, BlockKind]] = {True: "reasoning", False: "text"}
 """The kind of prose: whether it is reasoning."""
