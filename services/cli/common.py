@@ -8,10 +8,14 @@ import socket
 import ssl
 import urllib.error
 import urllib.request
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
 _LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "[::1]", "": "127.0.0.1"}
+_NODE_EXPORTER = 9100
+_ELSEWHERE = ("192.0.2.1", 9)
+"""An address of RFC 5737, to which the system has a route if it has one to other networks."""
 
 
 class CommandError(Exception):
@@ -68,6 +72,18 @@ def reachable_host(host: str) -> str:
     return f"[{host}]" if ":" in host and not host.startswith("[") else host
 
 
+def other_machines_hosts(host: str) -> list[str]:
+    """Returns the hosts by which other machines reach a listener on `host`: this machine's name and
+    address where it listens on all addresses; elsewhere none."""
+    if host not in _LOOPBACK:
+        return []
+    hosts = [socket.gethostname()]
+    with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect(_ELSEWHERE)  # this sends nothing
+        hosts.append(probe.getsockname()[0])
+    return hosts
+
+
 def get(url: str, timeout_s: float) -> tuple[int, bytes]:
     """Requests a URL; returns status and body. Raises OSError."""
     # Requests to this machine need no proxy, and the certificate may lack this address.
@@ -108,7 +124,8 @@ def reserve_ports(
 def _port_hint(error: OSError, port: int, host_flag: str, port_flag: str) -> str:
     """Returns why a server cannot listen on a port, and what to do."""
     if error.errno == errno.EADDRINUSE:
-        return f"is in use; choose another with {port_flag}, or {port_flag} 0 for a free one"
+        user = " (the default port of Prometheus' node_exporter)" if port == _NODE_EXPORTER else ""
+        return f"is in use{user}; choose another with {port_flag}, or {port_flag} 0 for a free one"
     reason = f"cannot be used: {error.strerror}; choose another with"
     if error.errno == errno.EACCES:
         return f"{reason} {port_flag}, such as {port + 8000}"

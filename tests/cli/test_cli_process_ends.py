@@ -8,13 +8,13 @@ import msgspec
 import pytest
 
 from schemas import subjects
-from schemas.control import Heartbeat
+from schemas.control import Heartbeat, ModelCard
 from services.cli.observer import observing
 from services.cli.up.process_ends import ProcessEnds
 from services.runtime.config.service import BusConfig
 from services.runtime.nats.bus import Bus, Delivery
 from tests.kit.nats import NatsServer
-from tests.kit.waiting import eventually
+from tests.kit.waiting import LIMIT_S, eventually
 
 HERE = Heartbeat("worker", "w-1", 7, host=socket.gethostname(), pid=4242)
 
@@ -64,3 +64,20 @@ async def test_nothing_is_announced_without_a_bus() -> None:
     ends = ProcessEnds(config)
     await ends.follow()
     ends.announce("w-1")
+
+
+async def test_the_window_of_a_model_is_that_of_its_heartbeats(nats: NatsServer, bus: Bus) -> None:
+    ends = ProcessEnds(BusConfig(nats_url=nats.url))
+    assert await ends.window("m", 0.0) == 0
+    following = asyncio.create_task(ends.follow())
+    waiting = asyncio.create_task(ends.window("m", LIMIT_S))
+    cards = [ModelCard("other", max_model_len=9), ModelCard("m", max_model_len=4096)]
+
+    def known() -> bool:
+        publish(bus, HERE)  # of a stage without models
+        publish(bus, msgspec.structs.replace(HERE, id="w-2", models=cards))
+        return waiting.done()
+
+    await eventually(known)
+    assert await waiting == 4096
+    following.cancel()

@@ -1,5 +1,6 @@
 """The plan of `up` follows from flags, environment and file alone; and what the screen shows."""
 
+import errno
 import json
 import re
 import socket
@@ -273,6 +274,40 @@ def test_instructions_are_shell_lines(tmp_path: Path) -> None:
     ):
         assert line in lines
     assert "MAX_OUTPUT_TOKENS" not in shown(plan(), ServedModelNotes(262144))
+
+
+def test_instructions_have_addresses_for_other_machines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("socket.gethostname", lambda: "gpu1")
+    assert plan().other_urls(81) == []
+    made = plan("--host", "0.0.0.0")
+    first, *more = made.other_urls(81)
+    assert first == "http://gpu1:81"
+    assert all(one.startswith("http://") and one.endswith(":81") for one in more)
+    text = instructions(
+        made, [made.url(81)], ServedModelNotes(), 3.21, "turnwire", other_urls=["http://gpu1:81"]
+    )
+    assert "is served at http://127.0.0.1:81 " in text
+    assert "From other machines:  http://gpu1:81\n" in text
+
+
+def test_instructions_with_keys_have_the_window_or_where_it_is_listed(tmp_path: Path) -> None:
+    keys = tmp_path / "keys.txt"
+    keys.write_text(f"ann:{'0' * 64}\n")
+    made = plan("--api-keys-file", str(keys))
+    text = shown(made, ServedModelNotes(32768))
+    assert 'ANTHROPIC_AUTH_TOKEN="$TURNWIRE_API_KEY"' in text
+    assert "CLAUDE_CODE_MAX_CONTEXT_TOKENS=32768" in text
+    assert "the model's is among" not in text
+    assert "the model's is among" in shown(made, ServedModelNotes())
+
+
+def test_port_of_node_exporter_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def bind(*_: object) -> None:
+        raise OSError(errno.EADDRINUSE, "in use")
+
+    monkeypatch.setattr("socket.socket.bind", bind)
+    with pytest.raises(OSError, match=r"9100 .* is in use .*node_exporter.* with --metrics-port"):
+        reserve_ports("127.0.0.1", 9100, 1, flags=("--metrics-host", "--metrics-port"))
 
 
 def test_a_model_without_its_weights_is_named() -> None:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec import structs
 
@@ -42,7 +43,12 @@ from services.runtime.config.service import BusConfig
 from services.runtime.config.stages import ParserConfig, PreprocessorConfig, WorkerConfig
 from services.runtime.config.tables import UpConfig
 
+if TYPE_CHECKING:
+    from services.cli.up.process_ends import ProcessEnds
+
 POLL_S = 0.05
+HEARTBEAT_S = 5.0
+"""How long `up` waits for a worker's heartbeat, which has the context window."""
 NATS_START_S = 15.0
 BUCKETS_S = 5.0
 """Interval at which lost buckets are made again."""
@@ -185,13 +191,15 @@ class _UpRun:
             tasks.create_task(self._keep_buckets(nats_url, made))
             await made.wait()  # the stages, which are starting, need none before the first turn
             tasks.create_task(self._keep_store(nats_url))
-        tasks.create_task(self._announce_ends(nats_url))
+        ends = self._process_ends(nats_url)
+        tasks.create_task(ends.follow())
         bus_url = nats_url or plan.frontend.bus.nats_url
         if self._inspector:
             await self._supervisor.start(inspector_spec(plan, bus_url, self._inspector))
 
         urls = [plan.url(port) for port in self._ports]
-        window = await self._wait_until_ready(urls)
+        await self._wait_until_ready(urls)
+        window = await self._context_window(urls[0], ends)
         inspector_url = await self._inspector_address()
         self._supervisor.ready = True
         instance = Instance(
@@ -217,6 +225,7 @@ class _UpRun:
                 model,
                 seconds,
                 program(),
+                other_urls=plan.other_urls(self._ports[0]),
                 metrics_url=metrics_url,
                 inspector_url=inspector_url,
             )
@@ -281,8 +290,8 @@ class _UpRun:
         with suppress(TurnwireError):
             await keep_store(bus, self._nats.store, NATS, self._supervisor, self._screen)
 
-    async def _announce_ends(self, nats_url: str | None) -> None:
-        """Tells the other processes at once that one has ended."""
+    def _process_ends(self, nats_url: str | None) -> "ProcessEnds":
+        """Returns what announces to the other processes at once that one has ended."""
         from services.cli.up.process_ends import ProcessEnds  # takes 0.1 s
 
         bus = self._plan.frontend.bus
@@ -290,7 +299,7 @@ class _UpRun:
             bus = dataclasses.replace(bus, nats_url=nats_url)
         ends = ProcessEnds(bus)
         self._supervisor.on_end.append(ends.announce)
-        await ends.follow()
+        return ends
 
     async def _require_bus(self) -> None:
         """Raises CommandError if the bus cannot be reached: one error instead of one from each
@@ -305,8 +314,8 @@ class _UpRun:
         except TurnwireError as error:
             raise CommandError(f"{mask_passwords(error)} (--nats-url)") from error
 
-    async def _wait_until_ready(self, urls: Sequence[str]) -> int:
-        """Waits until all frontends are ready. Returns the model's context window; 0: unknown."""
+    async def _wait_until_ready(self, urls: Sequence[str]) -> None:
+        """Waits until all frontends are ready."""
         with self._screen.progress("starting") as progress:
             for url in urls:
                 while True:
@@ -320,9 +329,12 @@ class _UpRun:
                         break
                     progress.update(reason)
                     await asyncio.sleep(POLL_S)
+
+    async def _context_window(self, url: str, ends: "ProcessEnds") -> int:
+        """Returns the first model's context window in tokens; 0: unknown."""
         if self._plan.frontend.api_keys_file:  # the request would be refused, logged and counted
-            return 0
-        return await asyncio.to_thread(context_window, urls[0], self._plan.model)
+            return await ends.window(self._plan.model, HEARTBEAT_S)
+        return await asyncio.to_thread(context_window, url, self._plan.model)
 
     async def _inspector_address(self) -> str:
         """Waits until the inspector listens on the bus; it then has the first turn, too. Returns

@@ -15,7 +15,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from services.cli.common import create_file, make_private, reachable_host
+from services.cli.common import create_file, make_private, other_machines_hosts, reachable_host
 from services.cli.instances import default_state_dir
 from services.cli.up.check import PACKAGES, check_settings, place_problem
 from services.cli.up.models import INNER_STAGES, ModelPlan, model_sources, numbers_of
@@ -66,8 +66,16 @@ class UpPlan(Struct, frozen=True):
 
     def url(self, port: int) -> str:
         """Returns the base URL of a frontend, for clients on this machine."""
+        return self._url(reachable_host(self.frontend.host), port)
+
+    def other_urls(self, port: int) -> list[str]:
+        """Returns the base URLs of a frontend for clients on other machines, if it listens on all
+        addresses."""
+        return [self._url(host, port) for host in other_machines_hosts(self.frontend.host)]
+
+    def _url(self, host: str, port: int) -> str:
         scheme = "https" if self.frontend.tls_cert_file else "http"
-        return f"{scheme}://{reachable_host(self.frontend.host)}:{port}"
+        return f"{scheme}://{host}:{port}"
 
 
 def make_plan(sources: Sources) -> UpPlan:

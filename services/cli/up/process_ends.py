@@ -6,7 +6,9 @@ its silence counts as death (`dead_after_s`). The supervisor knows at once.
 
 import asyncio
 import socket
+from collections.abc import Iterator
 from contextlib import suppress
+from itertools import chain
 
 import structlog
 from msgspec.structs import replace
@@ -32,6 +34,7 @@ class ProcessEnds:
         self._auth = HeartbeatAuth(config.heartbeat_key_file, registry, structlog.get_logger())
         self._last: dict[str, Heartbeat] = {}
         """Process id → its last heartbeat."""
+        self._received = asyncio.Event()
 
     async def follow(self) -> None:
         """Follows heartbeats until cancelled. Returns if there is no bus: then nothing waits for
@@ -51,6 +54,21 @@ class ProcessEnds:
             self._last.pop(heartbeat.id, None)
         else:
             self._last[heartbeat.id] = heartbeat
+            self._received.set()
+
+    async def window(self, model: str, timeout_s: float) -> int:
+        """Returns the context window of a model in tokens, which a heartbeat has; 0: none has come
+        in time."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while not any(self._windows(model)):
+                    self._received.clear()
+                    await self._received.wait()
+        return max(self._windows(model), default=0)
+
+    def _windows(self, model: str) -> Iterator[int]:
+        cards = chain.from_iterable(last.models for last in self._last.values())
+        return (card.max_model_len for card in cards if card.served_name == model)
 
     def announce(self, id: str) -> None:
         """Sends the last heartbeat of a process that has ended, unless it has sent one itself."""

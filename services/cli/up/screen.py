@@ -183,14 +183,18 @@ def instructions(
     seconds: float,
     program: str,
     *,
+    other_urls: Sequence[str] = (),
     metrics_url: str = "",
     inspector_url: str = "",
 ) -> str:
     """Returns how to use the server, as lines for a shell. `program`: how the shell calls
-    `turnwire`; `metrics_url`, `inspector_url`: where both are served, "" if they are not."""
+    `turnwire`; `other_urls`: the first address as other machines may reach it; `metrics_url`,
+    `inspector_url`: where both are served, "" if they are not."""
     names = ", ".join(model.name for model in plan.models)
     verb = "are" if len(plan.models) > 1 else "is"
     lines = [f"{names} {verb} served at {' '.join(urls)}  (ready after {seconds:.1f} s)\n"]
+    if other_urls:
+        lines.append(f"From other machines:  {' or '.join(other_urls)}\n")
     if plan.demo:
         lines.append(DEMO_NOTE)
     elif any(model.worker.engine == "script" for model in plan.models):
@@ -226,7 +230,7 @@ def _client_settings(plan: UpPlan, url: str, model: ServedModelNotes, program: s
         settings[1] = (
             f'  export ANTHROPIC_AUTH_TOKEN="$TURNWIRE_API_KEY"  # the key to a hash in {keys}'
         )
-        # /v1/models needs a key, of which this process knows the hash only.
+    if keys and not model.window:
         settings.append(
             "  # Claude Code assumes a window of 1,000,000 tokens; the model's is among:  "
             f"{program} connect claude"
