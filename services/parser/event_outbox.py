@@ -91,7 +91,7 @@ class EventOutbox:
 
     def _end_in_frame(self, parse: TurnParse, seq: int) -> None:
         parse.stream.end_seq = seq
-        self._observer.end_sent(parse.stream)
+        self._observer.end_sent(parse)
         self._ends.setdefault(parse.stream.frontend, deque()).append((seq, parse))
 
     def delivered(self, frontend: str, seq: int) -> list[TurnParse]:

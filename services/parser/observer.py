@@ -1,14 +1,13 @@
 """Records what happens to the turns of a parser: spans, metrics and log lines."""
 
-from collections.abc import Sequence
 from time import perf_counter, time_ns
 
 from prometheus_client import Counter
 
-from schemas.events import BrokenCallCause, Failed, Finish, Interrupted
+from schemas.events import Failed, Finish, Interrupted
 from schemas.frames import TokenEntry
 from services.families.family import title
-from services.parser.turn_stream import TurnStream
+from services.parser.turn_parse import TurnParse
 from services.runtime.observability.metrics import step_histogram
 from services.runtime.process import Process
 
@@ -27,23 +26,24 @@ class ParserObserver:
             registry=process.metrics,
         )
 
-    def opened(self, stream: TurnStream, at_ns: int) -> None:
+    def opened(self, parse: TurnParse, at_ns: int) -> None:
         """The first tokens of a turn have arrived. Later calls for the turn do nothing. `at_ns`:
         Unix time."""
-        stream.opened_ns = stream.opened_ns or at_ns
+        parse.times.opened_ns = parse.times.opened_ns or at_ns
 
-    def finished(self, stream: TurnStream, broken_calls: Sequence[BrokenCallCause]) -> None:
-        """The turn's last tokens were parsed. `broken_calls`: why each of them is broken."""
-        stream.ended_at = perf_counter()  # the loop's time does not advance within a tick
-        for cause in broken_calls:
-            self._broken_calls.labels(title(stream.context.family), cause).inc()
-        self.ended(stream)
+    def finished(self, parse: TurnParse) -> None:
+        """The turn's last tokens were parsed."""
+        parse.times.ended_at = perf_counter()  # the loop's time does not advance within a tick
+        for cause in parse.blocks.broken_calls():
+            self._broken_calls.labels(title(parse.stream.context.family), cause).inc()
+        self.ended(parse)
 
-    def end_sent(self, stream: TurnStream) -> None:
+    def end_sent(self, parse: TurnParse) -> None:
         """A frame has the turn's last events."""
-        if stream.ended_at:
-            self._parse_s.observe(perf_counter() - stream.ended_at)
-            stream.ended_at = 0.0  # replays are not measured
+        times = parse.times
+        if times.ended_at:
+            self._parse_s.observe(perf_counter() - times.ended_at)
+            times.ended_at = 0.0  # replays are not measured
 
     def failed(self, entry: TokenEntry, error: Exception) -> None:
         """An entry could not be parsed."""
@@ -53,11 +53,10 @@ class ParserObserver:
         """A worker was lost, with turns that had not ended."""
         self._process.log.warning("parser.worker_lost", worker=worker, turns=turns)
 
-    def ended(self, stream: TurnStream) -> None:
+    def ended(self, parse: TurnParse) -> None:
         """The turn has its last event, or was cancelled: records its span."""
+        stream = parse.stream
         scope = self._process.scope(stream.context.trace)
-        if scope is None:
-            return
         last = stream.log.terminal
         output = last.usage.output if isinstance(last, Finish) else len(stream.ids)
         broken = last.broken_call if isinstance(last, Interrupted) else None
@@ -72,4 +71,4 @@ class ParserObserver:
         }
         now = time_ns()
         error = str(last.error.kind) if isinstance(last, Failed) else None
-        scope.record("parse", stream.opened_ns or now, now, details, error=error)
+        scope.record("parse", parse.times.opened_ns or now, now, details, error=error)

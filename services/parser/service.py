@@ -105,7 +105,7 @@ class Parser(Service, FrameSource):
         try:
             outcome = self._shard.parse(entry, worker)
             if isinstance(outcome, TurnParse):
-                self._observer.opened(outcome.stream, arrived_ns)
+                self._observer.opened(outcome, arrived_ns)
                 if outcome.ended:
                     self._finish(outcome)
         except Exception as error:
@@ -122,7 +122,7 @@ class Parser(Service, FrameSource):
         """Records a turn that its tokens have ended. If the parser has cut it, the engine still
         decodes."""
         stream = parse.stream
-        self._observer.finished(stream, parse.blocks.broken_calls())
+        self._observer.finished(parse)
         self._ledger.write(parse)
         cut = parse.blocks.cut
         if cut is FinishReason.STOP_STRING:
@@ -144,7 +144,7 @@ class Parser(Service, FrameSource):
         self._closed.cancel_failed(entry.turn, entry.attempt)
         if not parse.ended:
             parse.fail(as_turnwire_error(error, "the output could not be parsed").info)
-            self._observer.ended(parse.stream)
+            self._observer.ended(parse)
         return parse
 
     def _send_soon(self, parsed: Sequence[TurnParse]) -> None:
@@ -204,7 +204,7 @@ class Parser(Service, FrameSource):
             return
 
         if not parse.ended:
-            self._observer.ended(parse.stream)
+            self._observer.ended(parse)
             if cancel.reason != "superseded":
                 parse.leave_fast_path()
                 self._ledger.write(parse)
@@ -228,7 +228,7 @@ class Parser(Service, FrameSource):
             parse.interrupt(
                 ErrorInfo(ErrorKind.ENGINE, "the worker was lost in mid-turn", code=ENGINE_DIED)
             )
-            self._observer.ended(parse.stream)
+            self._observer.ended(parse)
         self._send_soon(lost)
         if lost:
             self._observer.worker_lost(heartbeat.id, len(lost))

@@ -5,6 +5,7 @@ plain stretch of a block the turn takes the *fast path* instead (`services.parse
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from msgspec import structs
@@ -52,16 +53,27 @@ def parser_of(
     )
 
 
+@dataclass(slots=True)
+class ParseTimes:
+    """When a turn's tokens arrived, by the observer."""
+
+    opened_ns: int = 0
+    """Unix time of the first tokens; 0: not known."""
+    ended_at: float = 0.0
+    """Time of the last tokens, until their events are sent; 0: before and after."""
+
+
 class TurnParse:
     """The parse of one attempt at one turn, in the format of a family."""
 
-    __slots__ = ("_detokenizer", "_may_skip", "blocks", "fast", "stream", "vocabulary")
+    __slots__ = ("_detokenizer", "_may_skip", "blocks", "fast", "stream", "times", "vocabulary")
 
     def __init__(
         self, stream: TurnStream, vocabulary: FamilyVocabulary, blocks: BlockReader
     ) -> None:
         self.stream = stream
         self.blocks = blocks
+        self.times = ParseTimes()
         self.fast: FastPath | NoFastPath = NO_FAST_PATH
         """Takes the turn's tokens while it is in a plain stretch."""
         context = stream.context

@@ -33,10 +33,6 @@ class TurnStream:
     """Whether `Prepared` was sent to the frontend."""
     end_seq: int | None = None
     """The frame that carried the last event."""
-    opened_ns: int = 0
-    """Unix time at which the stream opened; the observer sets it."""
-    ended_at: float = 0.0
-    """Time of the end, until the end is sent; the observer sets it."""
 
     def __post_init__(self) -> None:
         # One object for all turns of a frontend, which is probably in the CPU's caches when names

@@ -2,7 +2,6 @@
 turn, each in one place."""
 
 from time import perf_counter, time_ns
-from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
@@ -13,11 +12,9 @@ from services.preprocessor.ledger_reader import LedgerReader
 from services.preprocessor.prompt import Prompt
 from services.preprocessor.tool_weights import HeaviestTools
 from services.runtime.observability.metrics import step_histogram
+from services.runtime.observability.scope import NO_SCOPE, Attributes, Scope
 from services.runtime.observability.telemetry import FilteringBoundLogger
 from services.runtime.process import Process
-
-if TYPE_CHECKING:
-    from services.runtime.observability.tracing import Attributes, Scope
 
 
 def warn_of_limits(card: ModelCard, log: FilteringBoundLogger) -> None:
@@ -62,7 +59,7 @@ class PreprocessorObserver:
     def observe_attempt(self, request: TurnRequest) -> "AttemptObserver":
         """Begins to observe an attempt at a turn, which arrives now."""
         scope = self.process.scope(request.trace)
-        if scope is None:
+        if scope is NO_SCOPE:
             return AttemptObserver(self, request)
         return TracedAttempt(self, request, scope)
 
@@ -123,7 +120,7 @@ class TracedAttempt(AttemptObserver):
     placement."""
 
     def __init__(
-        self, preprocessor: PreprocessorObserver, request: TurnRequest, scope: "Scope"
+        self, preprocessor: PreprocessorObserver, request: TurnRequest, scope: Scope
     ) -> None:
         super().__init__(preprocessor, request)
         self._scope = scope
@@ -184,7 +181,7 @@ class TracedAttempt(AttemptObserver):
     def cancelled(self) -> None:
         self._record_unfinished({"turnwire.cancelled": True})
 
-    def _record_unfinished(self, details: "Attributes", error: str | None = None) -> None:
+    def _record_unfinished(self, details: Attributes, error: str | None = None) -> None:
         if self._placing:
             details = {**self._attempt, **details}
             self._scope.record(
@@ -193,7 +190,7 @@ class TracedAttempt(AttemptObserver):
         else:
             self._record_preparation(details, error)
 
-    def _record_preparation(self, details: "Attributes", error: str | None = None) -> None:
+    def _record_preparation(self, details: Attributes, error: str | None = None) -> None:
         end = self._placing = time_ns()
         # Events: as spans, they would be a quarter of what tracing costs.
         steps: list[tuple[str, int, Attributes]] = [

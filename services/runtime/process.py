@@ -31,6 +31,7 @@ from services.runtime.observability.metrics import (
     process_labels,
     register,
 )
+from services.runtime.observability.scope import NO_SCOPE, Scope
 from services.runtime.observability.telemetry import (
     FilteringBoundLogger,
     adopt_library_logs,
@@ -42,7 +43,7 @@ from services.runtime.presence.heartbeats import Heartbeats, Service
 from services.runtime.presence.other_protocols import OtherProtocols
 
 if TYPE_CHECKING:
-    from services.runtime.observability.tracing import Scope, Tracer
+    from services.runtime.observability.tracing import Tracer
 
 CUT_OFF_S = 0.1
 """Limit for an answer of a bus that hangs, at the end of the process."""
@@ -134,11 +135,11 @@ class Process:
         task.add_done_callback(lambda _: work.close())
         return task
 
-    def scope(self, trace: dict[str, str]) -> "Scope | None":
+    def scope(self, trace: dict[str, str]) -> Scope:
         """Returns the parent of this process's spans of a turn, from the trace context in a
-        message; None: the turn is not traced."""
+        message; `NO_SCOPE`: the turn is not traced."""
         if not trace or self.tracer is None:
-            return None
+            return NO_SCOPE
         return self.tracer.scope(trace)
 
     @property

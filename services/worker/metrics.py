@@ -1,7 +1,8 @@
 """Measures the worker's part of each turn: waiting, prefill, decoding, and what the KV cache
 saved."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from time import perf_counter, time_ns
 
 from prometheus_client import CollectorRegistry, Counter
 
@@ -11,15 +12,25 @@ from services.worker.output.token_stream import TokenStream
 
 @dataclass(slots=True)
 class TurnTimes:
-    """When the steps of a turn happened, on one clock, in seconds."""
+    """When the steps of a turn happened: in seconds on one clock for metrics, in nanoseconds of
+    Unix time for spans."""
 
     prompt_tokens: int
     """The prompt's tokens, without output of an earlier attempt."""
-    opened_at: float
+    computed_tokens: int
+    """The prompt's tokens with that output, which the engine computes like a prompt."""
+    opened_at: float = field(default_factory=perf_counter)
+    opened_ns: int = field(default_factory=time_ns)
     first_at: float = 0.0
     """When the engine's first tokens came; 0: not yet."""
+    first_step_ns: int = 0
+    """When the engine reported its first step, with tokens or with what it had in its cache."""
     waited_s: float | None = None
     """How long the turn waited for a slot; None: the engine does not report it."""
+
+    def first_step(self) -> None:
+        """Notes the engine's first step. Later calls do nothing."""
+        self.first_step_ns = self.first_step_ns or time_ns()
 
 
 class WorkerMetrics:
@@ -45,17 +56,17 @@ class WorkerMetrics:
         )
         self._expected = Counter(
             "turnwire_kv_expected_tokens",
-            "Those of them that the worker expected in the cache.",
+            "Prompt tokens that the worker expected in the engine's KV cache.",
             registry=registry,
         )
         self._cached = Counter(
             "turnwire_kv_cached_tokens",
-            "Those of them that the engine found there.",
+            "Prompt tokens that the engine found in its KV cache.",
             registry=registry,
         )
         self._missed = Counter(
             "turnwire_kv_missed_tokens",
-            "Those of the expected ones that the engine did not find.",
+            "Expected prompt tokens that the engine did not find in its KV cache.",
             registry=registry,
         )
 

@@ -1,35 +1,36 @@
 """Records what happens to the turns of a worker, in spans, metrics and log lines."""
 
-import time
+from time import perf_counter, time_ns
 
 from prometheus_client import Histogram
 
 from schemas.errors import TurnwireError, as_turnwire_error
+from schemas.events import FinishReason
+from services.runtime.observability.scope import Scope
 from services.runtime.process import Process
 from services.worker.engine import EngineDelta, EngineInfo
 from services.worker.metrics import TurnTimes, WorkerMetrics
 from services.worker.output.token_stream import TokenStream
-from services.worker.stream_spans import NO_SPANS, Spans, StreamSpans
 
 
 class DecodingObserver:
     """Records one attempt at a turn, from its arrival on. No method is called per token."""
 
-    def __init__(self, metrics: WorkerMetrics, spans: Spans, times: TurnTimes) -> None:
+    def __init__(self, metrics: WorkerMetrics, scope: Scope, times: TurnTimes) -> None:
         self._metrics = metrics
-        self._spans = spans
+        self._scope = scope
         self._times = times
 
     def prefilled(self, delta: EngineDelta) -> None:
         """Records the engine's first step, which has `cached`: the prefill ended in it."""
         self._times.waited_s = delta.waited_s
-        self._spans.first(delta)
+        self._times.first_step()
 
     def first_tokens(self) -> None:
         """Records that the engine's first tokens are there. Later calls do nothing."""
         if not self._times.first_at:
-            self._times.first_at = time.perf_counter()
-            self._spans.first_tokens()
+            self._times.first_at = perf_counter()
+            self._times.first_step()
 
     @property
     def has_tokens(self) -> bool:
@@ -38,8 +39,44 @@ class DecodingObserver:
 
     def ended(self, stream: TokenStream) -> None:
         """Records the end."""
-        self._metrics.ended(self._times, stream, time.perf_counter())
-        self._spans.end(stream)
+        self._metrics.ended(self._times, stream, perf_counter())
+        record_spans(self._scope, self._times, stream)
+
+
+def record_spans(scope: Scope, times: TurnTimes, stream: TokenStream) -> None:
+    """Records the spans of a stream that ends now, for the phases that it has reached: queue,
+    prefill and decode."""
+    end = time_ns()
+    finish = stream.finish
+    assert finish is not None, "the stream has not ended"
+    error = str(finish.error.kind) if finish.error else None
+
+    arrived = times.opened_ns
+    first = times.first_step_ns
+    attempt = {"turnwire.attempt": stream.attempt}
+    if not first:
+        cancelled = finish.reason is FinishReason.CANCELLED
+        details = {**attempt, "turnwire.cancelled": cancelled or None}
+        scope.record("queue", arrived, end, details, error=error)
+        return
+
+    started = arrived
+    if times.waited_s is not None:
+        started = min(arrived + round(times.waited_s * 1e9), first)
+        scope.record("queue", arrived, started, attempt)
+    prefill = {
+        **attempt,
+        "gen_ai.usage.input_tokens": times.computed_tokens,
+        "gen_ai.usage.cache_read.input_tokens": stream.cached,
+    }
+    scope.record("prefill", started, first, prefill)
+    decode = {
+        **attempt,
+        "gen_ai.usage.output_tokens": len(stream.output),
+        "turnwire.resumed_tokens": stream.resumed or None,
+        "gen_ai.response.finish_reasons": [str(finish.reason)],
+    }
+    scope.record("decode", first, end, decode, error=error)
 
 
 class WorkerObserver:
@@ -68,10 +105,8 @@ class WorkerObserver:
         `computed_tokens`: the prompt's with the output of an earlier attempt, which the engine
         computes like a prompt; `trace`: that of the request.
         """
-        times = TurnTimes(prompt_tokens, opened_at=time.perf_counter())
-        scope = self._process.scope(trace)
-        spans = NO_SPANS if scope is None else StreamSpans(scope, computed_tokens)
-        return DecodingObserver(self._metrics, spans, times)
+        times = TurnTimes(prompt_tokens, computed_tokens)
+        return DecodingObserver(self._metrics, self._process.scope(trace), times)
 
     def window_reduced(self, info: EngineInfo) -> None:
         """Logs that the KV cache holds less than the context window."""

@@ -14,8 +14,9 @@ import pytest
 from schemas.errors import Invalid
 from services.runtime.config.frontend import FrontendConfig
 from services.runtime.config.service import ServiceConfig
+from services.runtime.observability.scope import Attributes
 from services.runtime.observability.telemetry import open_log
-from services.runtime.observability.tracing import Attributes, OpenSpan, Tracer, open_tracer
+from services.runtime.observability.tracing import OpenSpan, Tracer, open_tracer
 from services.runtime.process import Process
 from tests.kit.nats import free_port
 from tests.kit.otlp import Receiver, receiving

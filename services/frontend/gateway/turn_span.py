@@ -23,11 +23,12 @@ from schemas.events import (
 )
 from services.frontend.gateway.turn_observer import BusTurnObserver
 from services.frontend.turns.interfaces import CancelReason
+from services.runtime.observability.scope import Attributes
 from services.runtime.observability.telemetry import FilteringBoundLogger
 from services.runtime.process import Process
 
 if TYPE_CHECKING:
-    from services.runtime.observability.tracing import Attributes, OpenSpan
+    from services.runtime.observability.tracing import OpenSpan
 
 
 class TracedTurn(BusTurnObserver):
@@ -153,7 +154,7 @@ def observe_turn(process: Process, turn: str, conversation: Conversation) -> Bus
     return BusTurnObserver(process.log, turn)
 
 
-def _describe(turn: str, conversation: Conversation) -> "tuple[str, Attributes]":
+def _describe(turn: str, conversation: Conversation) -> tuple[str, Attributes]:
     """Returns the name and the first attributes of a turn's span."""
     sampling = conversation.sampling
     client = conversation.client

@@ -11,9 +11,10 @@ from schemas.errors import ErrorKind
 from services.frontend.http.auth import OPEN_PATHS
 from services.frontend.http.request_context import REQUEST_CONTEXT, TRACE_ID, RequestContext
 from services.frontend.http.rollout_paths import mask_rollouts
+from services.runtime.observability.scope import Attributes
 
 if TYPE_CHECKING:
-    from services.runtime.observability.tracing import Attributes, OpenSpan, Tracer
+    from services.runtime.observability.tracing import OpenSpan, Tracer
 
 _SERVER_ERROR = 500
 _FAILURES = {
@@ -57,7 +58,7 @@ def tracing_middleware(tracer: "Tracer") -> Middleware:
     return middleware
 
 
-def _describe(request: web.Request) -> tuple[str, int, "Attributes"]:
+def _describe(request: web.Request) -> tuple[str, int, Attributes]:
     """Returns the name, the start and the first attributes of a request's span."""
     method = request.method if request.method in hdrs.METH_ALL else "_OTHER"
     attributes: dict[str, str | None] = {

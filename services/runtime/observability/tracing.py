@@ -43,19 +43,18 @@ from opentelemetry.trace import (
     TraceState,
 )
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+from typing_extensions import override
 
 from schemas.control import Stage
 from services import __version__
 from services.runtime.config.masking import mask_passwords
 from services.runtime.config.service import ServiceConfig
 from services.runtime.observability.log_lines import RateLimit
+from services.runtime.observability.scope import Attributes, Scope, Value
 from services.runtime.observability.telemetry import FilteringBoundLogger
 
 Carrier: TypeAlias = dict[str, str]
 """A W3C trace context: `traceparent`, and `tracestate` if there is one."""
-Value: TypeAlias = str | bool | int | float | Sequence[str]
-Attributes: TypeAlias = Mapping[str, Value | None]
-"""None: the attribute is left out."""
 
 BATCH = 256
 """Spans in one export, unless `OTEL_BSP_MAX_EXPORT_BATCH_SIZE` has another value. Half of the SDK's
@@ -70,7 +69,7 @@ _UNSET = Status(StatusCode.UNSET)
 _FAILED = Status(StatusCode.ERROR)
 
 
-class Scope:
+class TracedScope(Scope):
     """A parent of spans: a sampled span of this process or another one, or a trace without a span
     so far."""
 
@@ -79,6 +78,7 @@ class Scope:
         self._tracer = tracer
         self._context = context
 
+    @override
     def record(
         self,
         name: str,
@@ -89,8 +89,6 @@ class Scope:
         error: str | None = None,
         events: Sequence[tuple[str, int, Attributes]] = (),
     ) -> None:
-        """Records a child that is over. `error`: as in `OpenSpan.end`; `events`: (name, time,
-        details)."""
         span = self.open(name, start, attributes)
         for event, at, details in events:
             span.event(event, at, details)
@@ -115,11 +113,11 @@ class Scope:
         return span
 
 
-FindParent: TypeAlias = Callable[[], Scope | None]
+FindParent: TypeAlias = Callable[[], TracedScope | None]
 """Returns the parent of a span that is opened; None: it is not sampled."""
 
 
-class OpenSpan(Scope):
+class OpenSpan(TracedScope):
     """A span that is not over yet, in this process.
 
     The SDK's spans cost ten times as much: they are locked, limited and made current.
@@ -195,15 +193,17 @@ class Tracer:
         self._propagator = TraceContextTextMapPropagator()
         self._find_parent: ContextVar[FindParent] = ContextVar("find_parent")
 
-    def scope(self, carrier: Carrier) -> Scope:
+    def scope(self, carrier: Carrier) -> TracedScope:
         """Returns the sender's span, from its `carrier`, as the parent of this process's spans."""
         _, trace_id, span_id, _ = carrier["traceparent"].split("-")
         state = None
         if "tracestate" in carrier:
             state = TraceState.from_header([carrier["tracestate"]])
-        return Scope(self, SpanContext(int(trace_id, 16), int(span_id, 16), True, _SAMPLED, state))
+        return TracedScope(
+            self, SpanContext(int(trace_id, 16), int(span_id, 16), True, _SAMPLED, state)
+        )
 
-    def sample(self, headers: Mapping[str, str]) -> Scope | None:
+    def sample(self, headers: Mapping[str, str]) -> TracedScope | None:
         """Returns the parent of a request's spans: the client's span from `traceparent`, or a new
         trace; None: the request is not sampled."""
         context = Context()
@@ -215,7 +215,7 @@ class Tracer:
         sampled = self._sampler.should_sample(context, client.trace_id, "")
         if sampled.decision is not Decision.RECORD_AND_SAMPLE:
             return None
-        return Scope(self, client)
+        return TracedScope(self, client)
 
     @contextmanager
     def within(self, find_parent: FindParent) -> Iterator[None]:
@@ -226,7 +226,7 @@ class Tracer:
         finally:
             self._find_parent.reset(token)
 
-    def parent(self) -> Scope | None:
+    def parent(self) -> TracedScope | None:
         """Returns the parent for the span of a turn that the running task opens (`within`); None:
         it is not sampled."""
         find_parent = self._find_parent.get(partial(self.sample, {}))
