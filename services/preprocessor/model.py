@@ -1,6 +1,5 @@
 """Loads a model's tokenizer, template and configuration for the preprocessor."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, NamedTuple
@@ -10,15 +9,13 @@ from msgspec.structs import replace
 from schemas.control import THINKING_BUDGET, VISION, ModelCard
 from schemas.conversation import EFFORTS, Sampling
 from schemas.requests import ThoughtBudget
-from services.families import Family, find_family, find_reasoning_family
-from services.families.detection import Detection
-from services.families.response_template import template_name
+from services.families import Family
+from services.preprocessor.family_choice import choose_family
 from services.preprocessor.thought_spelling import unlimited_thoughts
 from services.runtime.config.base import MIB
 from services.runtime.config.stages import PreprocessorConfig
 from services.templates.chat_template import ChatTemplate
 from services.templates.control_tokens import data_marks
-from services.templates.detection import detect_family, unread_calls
 from services.templates.probe import image_frame, probe, reasoning_tags
 from services.templates.traits import TemplateTraits
 from services.templates.trial_texts import render_trials
@@ -29,17 +26,12 @@ from services.tokenization.model_files import (
     ModelFacts,
     find_file,
     read_facts,
-    read_json,
-    read_response_template,
 )
 from services.tokenization.prompt_tokenizer import PromptTokenizer
 from services.tokenization.tokenizer_files import load_tokenizer
 
 OBJECT_FACTOR = 8
 """Memory of tools in bytes per byte of their JSON."""
-_NO_CALLS = (
-    "no evidence: the chat template writes no calls; tool_call_parser names the model's format"
-)
 
 
 @dataclass(frozen=True)
@@ -192,71 +184,6 @@ def _vision(config: PreprocessorConfig, template: ChatTemplate) -> _Vision:
     if frame is None:
         return _Vision(no_vision_reason="its chat template renders no images")
     return _Vision(processor, frame)
-
-
-def choose_family(
-    config: PreprocessorConfig,
-    template: ChatTemplate,
-    traits: TemplateTraits,
-    tokens: Iterable[str],
-) -> Detection:
-    """The family that the operator chose, else the one with the parser that reads the template's
-    calls, else the model's own description of its output (`response_template`).
-
-    A tool-call parser's name takes precedence over a family's. A reasoning parser's name replaces
-    the reasoning of the family, named or detected. Raises ValueError where no parser reads the
-    template's calls, UnknownFamily for an unknown name or a pair that cannot be read,
-    InvalidResponseTemplate for a description that cannot be followed, and OSError if its file
-    cannot be read.
-    """
-    reasoning: Family | None = None
-    if config.reasoning_parser is not None:
-        reasoning = find_reasoning_family(config.reasoning_parser)
-    if config.response_template is not None:
-        return _described_family(config.model, config.response_template)
-
-    name = config.tool_call_parser or None
-    if name is None and config.family != "auto":
-        name = config.family
-    if name is not None:
-        detection = Detection(find_family(name), ("the operator's choice",))
-    else:
-        detection = _detected_family(config, template, traits, tokens)
-    if reasoning is None:
-        return detection
-    evidence = f"reasoning of {reasoning.name}: the operator's choice"
-    pair = find_family(f"{detection.family.name}+{reasoning.name}")
-    return Detection(pair, (*detection.evidence, evidence), detection.also)
-
-
-def _described_family(model: str, file: str) -> Detection:
-    """The family that a file of the operator describes."""
-    description = read_response_template(model, file) or ""
-    evidence = f"{file}: the operator's choice"
-    return Detection(find_family(template_name(description)), (evidence,))
-
-
-def _detected_family(
-    config: PreprocessorConfig,
-    template: ChatTemplate,
-    traits: TemplateTraits,
-    tokens: Iterable[str],
-) -> Detection:
-    description: str | None = None
-    if config.reasoning_parser is None:
-        description = read_response_template(config.model)
-    facts = read_json(config.model, "config.json") or {}
-    detection = detect_family(template, traits, facts, tokens, description)
-    if detection is not None:
-        return detection
-    if traits.arguments is not None:
-        unread = unread_calls(template, traits)
-        raise ValueError(f"no parser reads the tool calls of {config.model}: {unread}")
-
-    family = find_family(config.reasoning_parser or "hermes")
-    if not family.style.call:
-        family = find_family("hermes")
-    return Detection(family, (_NO_CALLS,))
 
 
 def _stop_ids(

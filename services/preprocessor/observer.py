@@ -6,7 +6,7 @@ from time import perf_counter, time_ns
 from typing_extensions import override
 
 from schemas.control import AGENT_TOKENS, ModelCard, ToolWeight
-from schemas.errors import EngineFailed, ErrorInfo, TurnwireError
+from schemas.errors import ErrorInfo, TurnwireError, as_turnwire_error
 from schemas.requests import TurnRequest
 from services.preprocessor.ledger_reader import LedgerReader
 from services.preprocessor.prompt import Prompt
@@ -107,9 +107,7 @@ class AttemptObserver:
         the frontend gets."""
         if not isinstance(error, TurnwireError):
             self._preprocessor.log.exception("preprocessor.turn_failed", turn=self._turn)
-            kind = type(error).__name__
-            error = EngineFailed(f"the prompt could not be prepared: {kind}")
-        return error.info
+        return as_turnwire_error(error, "the prompt could not be prepared").info
 
     def cancelled(self) -> None:
         """Notes that the turn was cancelled."""

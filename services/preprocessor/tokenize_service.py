@@ -6,7 +6,7 @@ from typing import TypeAlias
 import msgspec
 
 from schemas import subjects
-from schemas.errors import EngineFailed, TurnwireError
+from schemas.errors import EngineFailed, TurnwireError, as_turnwire_error
 from schemas.requests import CountRequest, DetokenizeRequest, TextReply, TokenizeRequest
 from schemas.token_ids import pack_ids, unpack_ids
 from services.preprocessor.open_work import OpenWork
@@ -51,13 +51,13 @@ class TokenizeService:
         answer = self._answers[delivery.subject]
         try:
             reply = await answer(delivery.data)
-        except TurnwireError as error:
-            reply = TextReply(error=error.info)
         except msgspec.DecodeError as error:  # not sent by a frontend of this release
-            reply = _failure(f"the request cannot be read: {error}")
+            reply = TextReply(error=EngineFailed(f"the request cannot be read: {error}").info)
         except Exception as error:  # the client waits for a reply in any case
-            self._process.log.exception("preprocessor.question_failed", subject=delivery.subject)
-            reply = _failure(f"could not be answered: {type(error).__name__}")
+            if not isinstance(error, TurnwireError):
+                log = self._process.log
+                log.exception("preprocessor.question_failed", subject=delivery.subject)
+            reply = TextReply(error=as_turnwire_error(error, "could not be answered").info)
         delivery.reply(_encode(reply))
 
     async def _count(self, data: bytes) -> TextReply:
@@ -88,7 +88,3 @@ class TokenizeService:
     @property
     def _max_model_len(self) -> int:
         return self._preparation.setup.card.max_model_len
-
-
-def _failure(message: str) -> TextReply:
-    return TextReply(error=EngineFailed(message).info)
