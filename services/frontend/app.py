@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
+from aiohttp.typedefs import Middleware
 from prometheus_client import CollectorRegistry
 
 from services.frontend.apis.chat.routes import API as CHAT
@@ -14,13 +15,17 @@ from services.frontend.apis.health import API as HEALTH
 from services.frontend.apis.messages.routes import API as MESSAGES
 from services.frontend.apis.models.routes import API as MODELS
 from services.frontend.apis.responses.routes import API as RESPONSES
+from services.frontend.apis.responses.state.running_responses import (
+    RUNNING_RESPONSES,
+    RunningResponses,
+)
 from services.frontend.apis.rollouts.routes import API as ROLLOUTS_API
 from services.frontend.apis.shared.api import Api, ApiSetup
 from services.frontend.apis.shared.shared_errors import SHARED, union_reply
 from services.frontend.apis.tokens import API as TOKENS
 from services.frontend.apis.usage import API as USAGE
 from services.frontend.hosted.provider import provider_of
-from services.frontend.http.auth import CALLERS, Callers
+from services.frontend.http.auth import Callers
 from services.frontend.http.errors import ErrorFormat
 from services.frontend.http.file_watch import FileWatch
 from services.frontend.http.keys import Limits
@@ -34,17 +39,17 @@ from services.frontend.media.image_reader import ImageReader, PutImage
 from services.frontend.media.pdf_reader import PdfReader
 from services.frontend.peers import NO_PEERS, Peers
 from services.frontend.rollouts.recording import RecordingGateway
-from services.frontend.rollouts.rollouts import ROLLOUTS, Rollouts
+from services.frontend.rollouts.rollouts import Rollouts
 from services.frontend.rollouts.store import RolloutStore
 from services.frontend.rollouts.turn_writer import TurnWriter
-from services.frontend.stored.memory import STORE, MemoryStore, StoreLimits
+from services.frontend.stored.memory import MemoryStore, StoreLimits
 from services.frontend.stored.shared import SharedStore
 from services.frontend.turns.admission import Admission
 from services.frontend.turns.conversation_limits import ConversationLimits
 from services.frontend.turns.hidden.memory import HiddenMemory
 from services.frontend.turns.hosted_turns import HostedToolGateway
 from services.frontend.turns.interfaces import Pipeline, TurnGateway
-from services.frontend.turns.key_usage import KEY_USAGE, KeyUsage
+from services.frontend.turns.key_usage import KeyUsage
 from services.frontend.turns.metrics import FrontendMetrics
 from services.frontend.turns.turn_service import TurnService
 from services.runtime.config.frontend import FrontendConfig
@@ -68,8 +73,6 @@ APIS: tuple[Api, ...] = (
 """All APIs of a frontend."""
 BODIES_HELD = 8
 """The number of bodies of the largest size that a frontend reads, unpacks and parses at once."""
-GATEWAY: web.AppKey[TurnGateway] = web.AppKey("gateway", TurnGateway)
-"""Opens the turns. `service` drains it."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +97,20 @@ class Buckets:
     """None if there are no rollouts."""
 
 
+@dataclass(frozen=True)
+class FrontendApp:
+    """The application, and its parts that the process drains and gives notices."""
+
+    web: web.Application
+    gateway: TurnGateway
+    """Opens the turns."""
+    callers: Callers
+    usage: KeyUsage
+    responses: RunningResponses
+    rollouts: Rollouts | None
+    """None if there are no rollouts."""
+
+
 def make_app(
     config: FrontendConfig,
     pipeline: Pipeline,
@@ -102,7 +119,7 @@ def make_app(
     *,
     peers: Peers = NO_PEERS,
     apis: tuple[Api, ...] = APIS,
-) -> web.Application:
+) -> FrontendApp:
     """Makes the application for a pipeline. `make_runner` runs it.
 
     Raises ValueError for a key file without keys or a missing Codex profile, OSError if a file
@@ -111,43 +128,30 @@ def make_app(
     registry = telemetry.registry
     log = telemetry.log
     callers = _callers(config)
-
-    middlewares = []
-    if telemetry.tracer is not None:
-        middlewares.append(tracing_middleware(telemetry.tracer))
+    callers.warn_of_expired(log)
     rollouts = None
     if buckets.rollouts is not None:
         rollouts = Rollouts(buckets.rollouts, peers, callers)
-    requests = RequestMiddleware(
-        config,
-        _formats(apis),
-        SHARED,
-        callers,
-        log,
-        rollouts=rollouts or RolloutCallers(),
-        refusals=RefusalMetrics(registry),
-    )
-    middlewares.append(requests.handle)
-    app = web.Application(middlewares=middlewares, client_max_size=config.max_body_bytes)
-    app[CALLERS] = callers
     store: MemoryStore | None = buckets.stored
     if store is None:
         store = MemoryStore(StoreLimits.of(config), time.time)
-    app[STORE] = store
-    app.on_response_prepare.append(add_headers)
+    usage = KeyUsage(config.key_metrics, peers)
+    registry.register(usage)
 
-    callers.warn_of_expired(log)
+    app = web.Application(
+        middlewares=_middlewares(config, telemetry, apis, callers, rollouts),
+        client_max_size=config.max_body_bytes,
+    )
+    app.on_response_prepare.append(add_headers)
     if config.api_keys_file:
         keys = FileWatch([config.api_keys_file], lambda: callers.reload(log), log)
         app.cleanup_ctx.append(keys.context)
 
     gateway = pipeline.gateway
     if rollouts is not None:
-        app[ROLLOUTS] = rollouts
         gateway = RecordingGateway(gateway, rollouts, TurnWriter(rollouts, log, registry), log)
     hidden = HiddenMemory(store, time.time, config.defer_tools)
     gateway = _with_hosted_tools(gateway, hidden, app, config, telemetry)
-    app[GATEWAY] = gateway
     images = _image_reader(app, config, buckets.put_image, log)
     pdfs = PdfReader(log, config.pdf_max_pages, config.pdf_page_images)
     limits = ConversationLimits(
@@ -156,16 +160,24 @@ def make_app(
     admission = Admission(
         pipeline, gateway, limits, pdfs, images, hidden=hidden, notices=config.media_notice
     )
-    usage = KeyUsage(config.key_metrics, peers)
-    registry.register(usage)
-    app[KEY_USAGE] = usage
     turns = TurnService(admission, config, FrontendMetrics(registry), usage, log)
 
     enabled = tuple(api for api in apis if api.enabled(config))
-    setup = ApiSetup(app, config, pipeline, turns, registry, log, enabled)
+    setup = ApiSetup(
+        app,
+        config,
+        pipeline,
+        turns,
+        registry,
+        log,
+        enabled,
+        callers=callers,
+        store=store,
+        rollouts=rollouts,
+    )
     for api in enabled:
         api.add_routes(setup)
-    return app
+    return FrontendApp(app, gateway, callers, usage, app[RUNNING_RESPONSES], rollouts)
 
 
 def make_runner(app: web.Application, config: FrontendConfig, **options: Any) -> web.AppRunner:
@@ -183,6 +195,28 @@ def make_runner(app: web.Application, config: FrontendConfig, **options: Any) ->
         logger=ServerLog(),
         **options,
     )
+
+
+def _middlewares(
+    config: FrontendConfig,
+    telemetry: Telemetry,
+    apis: tuple[Api, ...],
+    callers: Callers,
+    rollouts: Rollouts | None,
+) -> list[Middleware]:
+    """Returns the middlewares, the outermost first."""
+    requests = RequestMiddleware(
+        config,
+        _formats(apis),
+        SHARED,
+        callers,
+        telemetry.log,
+        rollouts=rollouts or RolloutCallers(),
+        refusals=RefusalMetrics(telemetry.registry),
+    )
+    if telemetry.tracer is None:
+        return [requests.handle]
+    return [tracing_middleware(telemetry.tracer), requests.handle]
 
 
 def _callers(config: FrontendConfig) -> Callers:

@@ -17,18 +17,15 @@ from schemas.notices import (
     UsageRequested,
     decode_notice,
 )
-from services.frontend.apis.responses.state.running_responses import RESPONSES
-from services.frontend.app import GATEWAY, Buckets, Telemetry, make_app, make_runner
+from services.frontend.app import Buckets, FrontendApp, Telemetry, make_app, make_runner
 from services.frontend.gateway.gateway import BusGateway
 from services.frontend.gateway.pipeline import BusPipeline
 from services.frontend.http.file_watch import FileWatch
 from services.frontend.http.tls import Tls
 from services.frontend.peers import BusPeers, Peers
-from services.frontend.rollouts.rollouts import ROLLOUTS
 from services.frontend.rollouts.store import RolloutStore, rollout_bucket
 from services.frontend.stored.memory import StoreLimits
 from services.frontend.stored.shared import SharedStore, bucket_config
-from services.frontend.turns.key_usage import KEY_USAGE
 from services.images.store import ImageStore
 from services.runtime.config.frontend import FrontendConfig
 from services.runtime.config.loader import ConfigError
@@ -46,7 +43,7 @@ LAST_BYTES_S = 2.0
 class _Frontend(Service):
     """The HTTP site and its open turns."""
 
-    def __init__(self, gateway: BusGateway, app: web.Application, site: web.TCPSite) -> None:
+    def __init__(self, gateway: BusGateway, app: FrontendApp, site: web.TCPSite) -> None:
         self._gateway = gateway
         self._app = app
         self._site = site
@@ -59,7 +56,7 @@ class _Frontend(Service):
         """Stops accepting connections. Returns when no turn is open and no response is being
         stored."""
         await self._site.stop()
-        await asyncio.gather(self._app[GATEWAY].drain(), self._app[RESPONSES].drain())
+        await asyncio.gather(self._app.gateway.drain(), self._app.responses.drain())
 
 
 async def run(config: FrontendConfig) -> None:
@@ -91,7 +88,7 @@ async def run(config: FrontendConfig) -> None:
         scheme = "https"
         context = tls.context
         process.spawn(FileWatch(tls.files, tls.reload, process.log).run(), "watch certificates")
-    runner = make_runner(app, config, shutdown_timeout=LAST_BYTES_S)
+    runner = make_runner(app.web, config, shutdown_timeout=LAST_BYTES_S)
     await runner.setup()
     site = web.TCPSite(runner, config.host, config.port, backlog=BACKLOG, ssl_context=context)
     try:
@@ -109,11 +106,9 @@ async def run(config: FrontendConfig) -> None:
 class _NoticeReceiver:
     """Passes on the notices of other frontends."""
 
-    def __init__(self, pipeline: BusPipeline, app: web.Application) -> None:
+    def __init__(self, pipeline: BusPipeline, app: FrontendApp) -> None:
         self._pipeline = pipeline
-        self._responses = app[RESPONSES]
-        self._rollouts = app.get(ROLLOUTS)
-        self._usage = app[KEY_USAGE]
+        self._app = app
 
     def receive(self, delivery: Delivery) -> None:
         """Applies one notice."""
@@ -122,12 +117,12 @@ class _NoticeReceiver:
                 self._pipeline.catalog.apply(placed)
             case PromptSeen() as seen:
                 self._pipeline.gateway.prompts.apply(seen)
-            case RolloutChanged() as changed if self._rollouts is not None:
-                self._rollouts.apply(changed)
+            case RolloutChanged() as changed if self._app.rollouts is not None:
+                self._app.rollouts.apply(changed)
             case ResponseDeleted() | ResponseCancelled() as notice:
-                self._responses.apply_notice(notice)
+                self._app.responses.apply_notice(notice)
             case UsageRequested() | UsageReported() as notice:
-                self._usage.apply(notice)
+                self._app.usage.apply(notice)
 
 
 def _open_buckets(process: Process, peers: Peers, config: FrontendConfig) -> Buckets:

@@ -42,7 +42,7 @@ async def test_another_api_serves_turns_errors_and_its_part_of_the_document(
     telemetry = Telemetry(CollectorRegistry(), get_logger())
     config = FrontendConfig(rollout_store_mb=0)
     app = make_app(config, gateway, telemetry, apis=(*APIS, murmurs.API))
-    async with TestClient(TestServer(app)) as http:
+    async with TestClient(TestServer(app.web)) as http:
         whole = await http.post("/v1/murmurs", json=QUESTION)
         assert await whole.json() == {"answer": "HELLO THERE"}
         stream = await http.post("/v1/murmurs", json={**QUESTION, "stream": True})

@@ -30,7 +30,7 @@ def test_document_describes_every_route_and_no_other() -> None:
     described = {(operation.method, operation.path) for operation in OPERATIONS}
     served = {
         (route.method.lower(), route.resource.canonical)
-        for route in app.router.routes()
+        for route in app.web.router.routes()
         if route.resource is not None and route.method != "HEAD"
     }
     assert served == described

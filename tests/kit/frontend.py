@@ -21,17 +21,17 @@ from schemas.errors import NotFound, TurnwireError
 from schemas.events import Prepared, TurnEvent
 from schemas.requests import TextReply
 from schemas.token_ids import pack_ids, unpack_ids
-from services.frontend.apis.responses.state.running_responses import RESPONSES, RunningResponses
-from services.frontend.app import Buckets, Telemetry, make_app, make_runner
+from services.frontend.apis.responses.state.running_responses import RunningResponses
+from services.frontend.app import Buckets, FrontendApp, Telemetry, make_app, make_runner
 from services.frontend.content.image import without_images
-from services.frontend.http.auth import CALLERS, Callers
+from services.frontend.http.auth import Callers
 from services.frontend.http.tls import Tls
 from services.frontend.media.image_decoder import ImageDecoder
 from services.frontend.media.image_fetch import ImageFetcher, public_connector
 from services.frontend.media.image_reader import ImageReader, PutImage
 from services.frontend.media.pdf_reader import PdfReader
 from services.frontend.peers import Peers
-from services.frontend.rollouts.rollouts import ROLLOUTS, Rollouts
+from services.frontend.rollouts.rollouts import Rollouts
 from services.frontend.stored.memory import MemoryStore, StoreLimits
 from services.frontend.stored.shared import SharedStore
 from services.frontend.turns.admission import Admission
@@ -271,10 +271,21 @@ class Served:
     gateway: FakeGateway
     registry: CollectorRegistry
     lines: list[MutableMapping[str, Any]]
-    callers: Callers
-    responses: RunningResponses
-    rollouts: Rollouts
+    app: FrontendApp
     http: ClientSession
+
+    @property
+    def callers(self) -> Callers:
+        return self.app.callers
+
+    @property
+    def responses(self) -> RunningResponses:
+        return self.app.responses
+
+    @property
+    def rollouts(self) -> Rollouts:
+        assert self.app.rollouts is not None, "no test is without"
+        return self.app.rollouts
 
     @property
     def port(self) -> int:
@@ -296,7 +307,7 @@ class Served:
 
     def none_open(self) -> bool:
         """No key has an open request."""
-        return not any(self.callers.open_requests.values())
+        return not any(self.app.callers.open_requests.values())
 
 
 @asynccontextmanager
@@ -321,15 +332,13 @@ async def serving(
     rollouts = rollouts or MemoryRollouts()
     buckets = Buckets(put_image, stored, rollouts.store)
     app = make_app(config, gateway, Telemetry(registry, log), buckets, peers=peers or rollouts)
-    runner = make_runner(app, config, shutdown_timeout=0.1)
+    runner = make_runner(app.web, config, shutdown_timeout=0.1)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls.context if tls else None)
     await site.start()
     try:
         url = f"{'https' if tls else 'http'}://127.0.0.1:{runner.addresses[0][1]}"
         async with ClientSession(url, headers=headers) as http:
-            yield Served(
-                url, gateway, registry, lines, app[CALLERS], app[RESPONSES], app[ROLLOUTS], http
-            )
+            yield Served(url, gateway, registry, lines, app, http)
     finally:
         await runner.cleanup()

@@ -329,7 +329,7 @@ async def serving(pipeline: Pipeline) -> AsyncIterator[str]:
     log = structlog.wrap_logger(structlog.ReturnLogger(), processors=[])  # writes nothing
     config = FrontendConfig(rollout_store_mb=0)
     app = make_app(config, pipeline, Telemetry(CollectorRegistry(), log))
-    runner = make_runner(app, config, shutdown_timeout=0.1)
+    runner = make_runner(app.web, config, shutdown_timeout=0.1)
     await runner.setup()
     try:
         site = web.TCPSite(runner, "127.0.0.1", 0)

@@ -10,7 +10,7 @@ from schemas.errors import Forbidden
 from services.frontend.apis.shared.api import Api, ApiSetup, Operation, Query, json_response
 from services.frontend.apis.shared.shared_errors import SHARED
 from services.frontend.http.request_context import REQUEST_CONTEXT
-from services.frontend.turns.key_usage import KEY_USAGE
+from services.frontend.turns.key_usage import KeyUsage
 
 PATH = "/v1/usage"
 ALL = Query("all", {"type": "boolean"}, "With any value, of an operator's key: what all keys used.")
@@ -46,36 +46,42 @@ class KeyReport(Struct):
     """With `all`: the counts of each key's name, by model. `total` and `models` are their sums."""
 
 
-async def _report(http: web.Request) -> web.Response:
-    """Raises RateLimited; Forbidden for the agent of a rollout, and for others than operators who
-    ask for all."""
-    caller = http[REQUEST_CONTEXT].caller
-    if caller.rollout is not None:
-        raise Forbidden("A rollout's agent has no key of its own.", "rollout")
-    every = "all" in http.query
-    if every and not caller.is_operator:
-        raise Forbidden("Your API key is not an operator's (operator=yes).", "operator")
-    caller.limiter.count()
-    reports, complete = await http.app[KEY_USAGE].read(caller.tenant, every=every)
-    total: Counter[str] = Counter()
-    models: defaultdict[str, Counter[str]] = defaultdict(Counter)
-    keys: defaultdict[str, defaultdict[str, Counter[str]]] = defaultdict(_by_model)
-    for report in reports:
-        for key, used in (report.keys or {"": report.models}).items():
-            for model, counts in used.items():
-                for sums in (keys[key][model], models[model], total):
-                    sums.update(counts)
-    answer = KeyReport(
-        key=None if every else caller.tenant,
-        since=int(min(report.since for report in reports)),
-        frontends=len(reports),
-        complete=complete,
-        total=UsageCounts(**total),
-        models=_counts(models),
-    )
-    if every:
-        answer.keys = {key: _counts(used) for key, used in sorted(keys.items())}
-    return json_response(answer)
+class UsageRoutes:
+    """The handlers."""
+
+    def __init__(self, usage: KeyUsage) -> None:
+        self._usage = usage
+
+    async def report(self, http: web.Request) -> web.Response:
+        """`GET /v1/usage`. Raises RateLimited; Forbidden for the agent of a rollout, and for `all`
+        without an operator's key."""
+        caller = http[REQUEST_CONTEXT].caller
+        if caller.rollout is not None:
+            raise Forbidden("A rollout's agent has no key of its own.", "rollout")
+        every = "all" in http.query
+        if every and not caller.is_operator:
+            raise Forbidden("Your API key is not an operator's (operator=yes).", "operator")
+        caller.limiter.count()
+        reports, complete = await self._usage.read(caller.tenant, every=every)
+        total: Counter[str] = Counter()
+        models: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        keys: defaultdict[str, defaultdict[str, Counter[str]]] = defaultdict(_by_model)
+        for report in reports:
+            for key, used in (report.keys or {"": report.models}).items():
+                for model, counts in used.items():
+                    for sums in (keys[key][model], models[model], total):
+                        sums.update(counts)
+        answer = KeyReport(
+            key=None if every else caller.tenant,
+            since=int(min(report.since for report in reports)),
+            frontends=len(reports),
+            complete=complete,
+            total=UsageCounts(**total),
+            models=_counts(models),
+        )
+        if every:
+            answer.keys = {key: _counts(used) for key, used in sorted(keys.items())}
+        return json_response(answer)
 
 
 def _by_model() -> defaultdict[str, Counter[str]]:
@@ -87,7 +93,7 @@ def _counts(models: Mapping[str, Counter[str]]) -> dict[str, UsageCounts]:
 
 
 def _add_routes(setup: ApiSetup) -> None:
-    setup.app.router.add_get(PATH, _report)
+    setup.app.router.add_get(PATH, UsageRoutes(setup.turns.usage).report)
 
 
 API = Api(

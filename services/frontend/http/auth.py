@@ -225,10 +225,6 @@ class Callers:
         return Caller(limiter, self._held_by[name], key)
 
 
-CALLERS: web.AppKey[Callers] = web.AppKey("callers", Callers)
-"""The callers of an application."""
-
-
 def _expired() -> Unauthorized:
     return Unauthorized("This API key has expired.", "expired_key")
 

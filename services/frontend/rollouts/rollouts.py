@@ -9,7 +9,6 @@ import secrets
 import time
 from typing import Literal
 
-from aiohttp import web
 from cachetools import LRUCache
 from msgspec.structs import replace
 from typing_extensions import override
@@ -220,10 +219,6 @@ class Rollouts(RolloutCallers):
             else:
                 return None
         return view
-
-
-ROLLOUTS: web.AppKey[Rollouts] = web.AppKey("rollouts", Rollouts)
-"""The rollouts of an application, if it has any."""
 
 
 def _size(view: RolloutView) -> int:

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable
 from operator import attrgetter
 from typing import TypeAlias, TypeVar
 
-from aiohttp import web
 from cachetools import Cache, LRUCache
 from msgspec import Raw, Struct
 
@@ -203,6 +202,3 @@ class _Records(LRUCache[str, Record]):
 def item_of(record: StoredResponse | None, id: str) -> Raw | None:
     """The item with this id, if the record is there and has it."""
     return None if record is None else record.item(id)
-
-
-STORE: web.AppKey[MemoryStore] = web.AppKey("store", MemoryStore)

@@ -10,7 +10,6 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 
-from aiohttp import web
 from msgspec.structs import replace
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.metrics_core import Metric
@@ -115,7 +114,3 @@ class KeyUsage(Collector):
             for labels, counts in labelled.items():
                 family.add_metric(labels, counts[name])
             yield family
-
-
-KEY_USAGE: web.AppKey[KeyUsage] = web.AppKey("key_usage", KeyUsage)
-"""The usage of an application's keys."""

@@ -19,7 +19,6 @@ from services.frontend.apis.shared.api import (
 from services.frontend.apis.shared.http_answer import http_answer, read_request
 from services.frontend.http.bodies import is_large
 from services.frontend.http.request_context import REQUEST_CONTEXT
-from services.frontend.stored.memory import STORE
 from services.frontend.turns.turn_service import ModelAccess
 from services.runtime.config.frontend import FrontendConfig
 from services.runtime.long_work import run_in_thread_if
@@ -80,7 +79,7 @@ class MessagesRoutes:
         self._turns = setup.turns
         self._max_bytes = setup.config.max_body_bytes
         self._messages = Messages(setup.config.served_tools)
-        self._threads = Threads(setup.app[STORE], setup.log)
+        self._threads = Threads(setup.store, setup.log)
 
     async def create_message(self, http: web.Request) -> web.StreamResponse:
         """`POST /v1/messages`: one turn, streamed or as a document."""

@@ -15,7 +15,10 @@ from services.frontend.apis.responses.state.expand import chain_items
 from services.frontend.apis.responses.state.follow import send_events, stored_events, wait_for_end
 from services.frontend.apis.responses.state.input_items import integer, list_page, page_of
 from services.frontend.apis.responses.state.request_reader import RequestReader
-from services.frontend.apis.responses.state.running_responses import RESPONSES, RunningResponses
+from services.frontend.apis.responses.state.running_responses import (
+    RUNNING_RESPONSES,
+    RunningResponses,
+)
 from services.frontend.apis.responses.state.sealing import Sealers
 from services.frontend.apis.responses.state.socket import Connections
 from services.frontend.apis.responses.state.stored_request import StoredRequest
@@ -28,9 +31,7 @@ from services.frontend.apis.shared.api import (
     json_response,
 )
 from services.frontend.apis.shared.http_answer import http_answer, read_request
-from services.frontend.http.auth import CALLERS
 from services.frontend.http.request_context import REQUEST_CONTEXT
-from services.frontend.stored.memory import STORE
 from services.frontend.stored.record import StoredResponse
 from services.frontend.turns.turn_service import ModelAccess
 
@@ -70,14 +71,14 @@ class ResponsesRoutes:
     def __init__(self, setup: ApiSetup) -> None:
         """Raises OSError where the sealing key cannot be read."""
         config = setup.config
-        store = setup.app[STORE]
+        store = setup.store
         sealers = Sealers(config.seal_key_file)
         self._turns = setup.turns
         self._store = store
         self._dialect = Responses(config.served_tools)
         self._reader = RequestReader(self._dialect, store, sealers, setup.turns)
-        self._background = Background(store, setup.turns, setup.app[CALLERS])
-        self._connections = Connections(self._reader)
+        self._background = Background(store, setup.turns, setup.callers)
+        self._connections = Connections(self._reader, setup.callers)
         self.running = RunningResponses(store, self._background, self._connections)
 
     async def create(self, http: web.Request) -> web.StreamResponse:
@@ -226,7 +227,7 @@ class ResponsesRoutes:
 
 def _add_routes(setup: ApiSetup) -> None:
     routes = ResponsesRoutes(setup)
-    setup.app[RESPONSES] = routes.running
+    setup.app[RUNNING_RESPONSES] = routes.running
     setup.app.on_shutdown.append(routes.running.close)
     router = setup.app.router
     router.add_post(PATH, routes.create)

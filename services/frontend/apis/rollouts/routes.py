@@ -16,7 +16,7 @@ from services.frontend.apis.shared.http_answer import read_request
 from services.frontend.apis.shared.shared_errors import SHARED
 from services.frontend.http.auth import Caller
 from services.frontend.http.request_context import REQUEST_CONTEXT
-from services.frontend.rollouts.rollouts import ROLLOUTS
+from services.frontend.rollouts.rollouts import Rollouts
 from services.frontend.rollouts.view import RolloutView
 from services.rollouts.rollout import Rewards, Rollout
 from services.rollouts.sample_lines import LastLine, MissingTurn, RolloutSample
@@ -39,8 +39,8 @@ _REWARD_BODY = PlainBody(wire.RewardBody)
 class RolloutRoutes:
     """The handlers."""
 
-    def __init__(self, setup: ApiSetup) -> None:
-        self._rollouts = setup.app[ROLLOUTS]
+    def __init__(self, setup: ApiSetup, rollouts: Rollouts) -> None:
+        self._rollouts = rollouts
         self._admission = setup.turns.admission
         self._config = setup.config
 
@@ -188,7 +188,8 @@ def _document(view: RolloutView, origin: str, missing: list[MissingTurn]) -> wir
 
 
 def _add_routes(setup: ApiSetup) -> None:
-    routes = RolloutRoutes(setup)
+    assert setup.rollouts is not None, "the API is enabled with their store"
+    routes = RolloutRoutes(setup, setup.rollouts)
     router = setup.app.router
     router.add_post(PATH, routes.create)
     router.add_get(_ROLLOUT, routes.retrieve, allow_head=False)

@@ -10,7 +10,10 @@ from aiohttp import web
 from msgspec import Struct
 from prometheus_client import CollectorRegistry
 
+from services.frontend.http.auth import Callers
 from services.frontend.http.errors import ErrorFormat
+from services.frontend.rollouts.rollouts import Rollouts
+from services.frontend.stored.memory import MemoryStore
 from services.frontend.turns.interfaces import Pipeline
 from services.frontend.turns.turn_service import TurnService
 from services.runtime.config.frontend import FrontendConfig
@@ -113,3 +116,7 @@ class ApiSetup:
     log: FilteringBoundLogger
     apis: tuple[Api, ...]
     """All APIs of the application."""
+    callers: Callers
+    store: MemoryStore
+    rollouts: Rollouts | None
+    """None if there are no rollouts."""

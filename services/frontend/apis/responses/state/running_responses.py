@@ -51,4 +51,4 @@ class RunningResponses:
         await self.background.end()
 
 
-RESPONSES: web.AppKey[RunningResponses] = web.AppKey("responses", RunningResponses)
+RUNNING_RESPONSES: web.AppKey[RunningResponses] = web.AppKey("responses", RunningResponses)

@@ -42,7 +42,7 @@ from services.frontend.apis.responses.state.connection_store import ConnectionSt
 from services.frontend.apis.responses.state.request_reader import RequestReader
 from services.frontend.apis.responses.state.running import RunningResponse
 from services.frontend.apis.responses.state.socket_writer import SocketWriter
-from services.frontend.http.auth import CALLERS
+from services.frontend.http.auth import Callers
 from services.frontend.http.bodies import is_large
 from services.frontend.http.held_bytes import HeldBytes
 from services.frontend.http.request_context import REQUEST_CONTEXT, RequestContext
@@ -86,11 +86,18 @@ class LaneRequest(NamedTuple):
 class Socket:
     """One connection."""
 
-    def __init__(self, ws: web.WebSocketResponse, http: web.Request, reader: RequestReader) -> None:
+    def __init__(
+        self,
+        ws: web.WebSocketResponse,
+        http: web.Request,
+        reader: RequestReader,
+        callers: Callers,
+    ) -> None:
         self._ws = ws
         self._http = http
         self._context = http[REQUEST_CONTEXT]
         self._reader = reader
+        self._callers = callers
         limits = StoreLimits(
             MAX_AGE_S * 2, MEMORY_ENTRIES, MEMORY_BYTES, reader.turns.config.max_body_bytes
         )
@@ -226,7 +233,7 @@ class Socket:
     async def _respond(self, lane: str | None, decoded: DecodedRequest) -> None:
         context = RequestContext(secrets.token_hex(12), None, asyncio.get_running_loop().time())
         # The key may have been removed, or have expired, since the connection was opened.
-        context.caller = self._http.app[CALLERS].renew(self._context.caller)
+        context.caller = self._callers.renew(self._context.caller)
         model = ModelAccess(self._reader.turns, context)
         with context.open_request():
             accepted = await self._reader.read(
@@ -300,8 +307,9 @@ class LaneResponse(RunningResponse):
 class Connections:
     """Serves WebSocket connections."""
 
-    def __init__(self, reader: RequestReader) -> None:
+    def __init__(self, reader: RequestReader, callers: Callers) -> None:
         self._reader = reader
+        self._callers = callers
         self._config = reader.turns.config
         self._open: set[Socket] = set()
         self._draining = False
@@ -320,7 +328,7 @@ class Connections:
         if not self._accepts() or not ws.can_prepare(http):
             return _refused(http)
         await ws.prepare(http)
-        socket = Socket(ws, http, self._reader)
+        socket = Socket(ws, http, self._reader, self._callers)
         self._open.add(socket)
         try:
             await socket.run()
