@@ -15,26 +15,33 @@ MAX_QUERY_CHARS = 1000
 def refusal_code(
     tool: HostedTool, argument: str, conversation: Conversation, *, allow_private: bool
 ) -> str | None:
-    """Returns the error code of a call that may not run; None if it may.
-
-    A page can be fetched only if its URL was in the conversation, so that one page cannot make the
-    model send data to another. Literal private addresses and local names are refused. The provider
-    must check what names resolve to.
-    """
+    """Returns the error code of a call that may not run; None if it may."""
     if tool.searches_tools:
         return refused_search(tool.kind, argument)
     if not argument:
         return "invalid_tool_input"
     if tool.kind == "web_search":
         return "query_too_long" if len(argument) > MAX_QUERY_CHARS else None
-    if len(argument) > MAX_URL_CHARS:
+    return _refused_fetch(tool, argument, conversation, allow_private=allow_private)
+
+
+def _refused_fetch(
+    tool: HostedTool, url: str, conversation: Conversation, *, allow_private: bool
+) -> str | None:
+    """Returns the error code of a fetch that may not run; None if it may.
+
+    A page can be fetched only if its URL was in the conversation, so that one page cannot make the
+    model send data to another. Literal private addresses and local names are refused. The provider
+    must check what names resolve to.
+    """
+    if len(url) > MAX_URL_CHARS:
         return "url_too_long"
-    host = host_of(argument)
+    host = host_of(url)
     if host is None:
         return "invalid_tool_input"
-    if not is_permitted(tool, argument) or not (allow_private or is_public(host)):
+    if not is_permitted(tool, url) or not (allow_private or is_public(host)):
         return "url_not_allowed"
-    if not any(argument in text for text in _texts(conversation)):
+    if not any(url in text for text in _texts(conversation)):
         return "url_not_in_prior_context"
     return None
 

@@ -40,8 +40,8 @@ _TOO_LARGE = "request_body_too_large_after_decoding"
 
 @asynccontextmanager
 async def reading_body(request: web.Request, limit: int) -> AsyncIterator[bytes]:
-    """The decoded body. While it is entered, a body over `UNCOUNTED_BYTES` counts for what its
-    caller holds, and waits while that exceeds the limit.
+    """The decoded body. While it is entered, a body over `UNCOUNTED_BYTES` counts against its
+    caller's limit; it waits until there is room.
 
     Raises TooLarge, Invalid for an unknown or broken encoding, HTTPRequestTimeout for a body that
     arrives too slowly.

@@ -25,7 +25,7 @@ class HeldBytes:
     async def wait_for(self, size: int) -> AsyncIterator[None]:
         """Waits until there is room for `size` bytes, and holds them while it is entered.
 
-        Something that is larger than the limit is alone.
+        Something larger than the limit waits until nothing else is held.
         """
         whole = nullcontext() if self._within is None else self._within.wait_for(size)
         await self._wait_for_room(size)

@@ -54,7 +54,7 @@ _SECURITY_HEADERS = {"x-content-type-options": "nosniff", "cache-control": "no-s
 
 
 class RolloutCallers:
-    """Finds the callers of rollouts. This one is of a server without rollouts."""
+    """Finds the callers of rollouts. This class is for a server without rollouts."""
 
     async def caller(self, id: str) -> Caller:
         """Returns the caller of a rollout's requests. Raises NotFound, Unauthorized, and

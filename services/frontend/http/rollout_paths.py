@@ -38,5 +38,6 @@ def is_rollout(key: str) -> bool:
 
 
 def mask_rollouts(path: str) -> str:
-    """Returns a path for the log. A rollout's id is a key, of which the log has the beginning."""
+    """Returns a path for the log, which gets only the first digits of a rollout's id, because the
+    id is a key."""
     return _SECRET.sub(r"\1…", path)

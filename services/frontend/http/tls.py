@@ -15,7 +15,7 @@ class Tls:
     """
 
     def __init__(self, cert_file: str, key_file: str | None, client_ca_file: str | None) -> None:
-        """Raises as `reload`."""
+        """Raises ValueError or OSError, as `reload`."""
         self._files = TlsFiles(cert_file, key_file, client_ca_file)
         self.context = self._make()
         self._current = self.context

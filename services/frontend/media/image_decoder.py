@@ -72,7 +72,8 @@ class ImageProcess:
         self._process: asyncio.subprocess.Process | None = None
 
     async def read_facts(self, data: bytes) -> ImageFacts:
-        """As `ImageDecoder.read_facts`. A hang-up ends the process."""
+        """Returns the facts of an image; raises UnreadableImage. If the request is cancelled, the
+        process ends."""
         line = b""
         try:
             async with asyncio.timeout(self._wall_s):

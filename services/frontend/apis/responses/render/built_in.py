@@ -1,6 +1,6 @@
 """Makes the items of calls of built-in tools from their arguments.
 
-The model sees such a tool as a function, and may write arguments that its item has no place for.
+The model sees such a tool as a function, so its arguments may not fit into the item.
 """
 
 from typing import Any, TypeAlias

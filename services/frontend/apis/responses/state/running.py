@@ -24,7 +24,7 @@ class RunningResponse(StreamWriter):
     """One response while it is made, and the writer of its stream: a subclass emits the parts."""
 
     def __init__(self, accepted: AcceptedRequest, model: ModelAccess) -> None:
-        """Raises as `ModelAccess.name_for`."""
+        """Raises NotFound or Forbidden for the request's model."""
         answer = model.answer_info(model.name_for(accepted.request.conversation))
         self.id = response_id(answer.turn)
         self.accepted = accepted

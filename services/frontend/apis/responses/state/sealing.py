@@ -29,8 +29,8 @@ class ModelSealer(TextSealer):
     """Seals with a key derived from the name of the request's model. Raises NotFound on first use
     if it is not served.
 
-    Items are opened while the conversation is read, before its session is known. So it opens what
-    any of the models sealed that share an alias: one of them has the session.
+    A conversation is read before its session, and so its model, is known. Therefore the sealers of
+    all models that share the alias are tried.
     """
 
     def __init__(self, name: str, model: ModelAccess) -> None:
