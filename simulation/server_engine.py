@@ -27,8 +27,8 @@ from services.worker.engine import (
     Sink,
 )
 from services.worker.engines.remote.answer import AnswerJudge
-from services.worker.engines.remote.dialect import Call
-from services.worker.engines.remote.vllm import VllmDialect
+from services.worker.engines.remote.dialect import ServerRequest
+from services.worker.engines.remote.vllm.dialect import VllmDialect
 from simulation.engine import SimEngine
 from turnwire_tools.script.ticker import now_us
 
@@ -114,7 +114,7 @@ class _Answer:
         self._request = request
         self._sink = sink
         self._judge = judge
-        self._reader = VllmDialect().reader(request, Call("", {}))
+        self._reader = VllmDialect().reader(request, ServerRequest("", {}))
         self._total = 0
         self._cached: int | None = None
         self._held: Event | None = None

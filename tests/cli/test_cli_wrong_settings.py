@@ -73,11 +73,12 @@ def test_engine_of_another_package_decodes_on_an_inference_server(
 ) -> None:
     source = """
 from services.worker.engines.remote.engine import RemoteEngine
-from services.worker.engines.remote.vllm import VllmDialect
+from services.worker.engines.remote.vllm.dialect import VllmDialect
 
 class Served(RemoteEngine):
-    def __init__(self, config):
-        super().__init__(config, VllmDialect())
+    @staticmethod
+    def make_dialect(config):
+        return VllmDialect()
 """
     install(tmp_path, "served_engine", source, GROUP, "served = served_engine:Served")
     monkeypatch.syspath_prepend(tmp_path)

@@ -124,7 +124,7 @@ class WorkerConfig(StageConfig):
     """Runs one engine."""
 
     engine: str = "script"
-    """The engine: `script` (without weights), `transformers`, `trtllm`, `vllm`; `vllm-server`,
+    """Engine: `script` (no weights), `transformers`, `trtllm`, `vllm`; `vllm-server`,
     `sglang-server`, `llama-server`;
     or a plugin."""
     slots: Annotated[Count, also("--max-num-seqs", "--max-batch-size")] = 256

@@ -1,7 +1,7 @@
 """Makes arguments for the libraries and servers of engines, and log probabilities from their
 results. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from operator import itemgetter
 from typing import Any
 
@@ -48,9 +48,17 @@ def chosen_first(
 ) -> list[tuple[int, float]]:
     """Returns (token, log probability) of the chosen token, then of the `top` likeliest others
     (None: all)."""
-    others = [pair for pair in values.items() if pair[0] != token]
-    others.sort(key=itemgetter(1), reverse=True)
-    return [(token, values.get(token, float("-inf"))), *others[:top]]
+    ranked = sorted(values.items(), key=itemgetter(1), reverse=True)
+    return chosen_then((token, values.get(token, float("-inf"))), ranked, top)
+
+
+def chosen_then(
+    chosen: tuple[int, float], ranked: Iterable[tuple[int, float]], top: int | None
+) -> list[tuple[int, float]]:
+    """Returns (token, log probability) of the chosen token, then of the first `top` others (None:
+    all). `ranked`: the likeliest first, with the chosen one or without."""
+    others = [pair for pair in ranked if pair[0] != chosen[0]]
+    return [chosen, *others[:top]]
 
 
 def integer_priority(request: EngineRequest) -> int:

@@ -13,18 +13,18 @@ from services.worker.engine import Engine
 MakeEngine: TypeAlias = Callable[[WorkerConfig], object]
 GROUP = "turnwire.engines"
 BUILT_IN = {
-    "llama-server": "services.worker.engines.remote.llama:LlamaServer",
+    "llama-server": "services.worker.engines.remote.llama.dialect:LlamaServer",
     "script": "turnwire_tools.script.engine:ScriptEngine",
-    "sglang-server": "services.worker.engines.remote.sglang:SglangServer",
+    "sglang-server": "services.worker.engines.remote.sglang.dialect:SglangServer",
     "transformers": "services.worker.engines.transformers.engine:TransformersEngine",
     "trtllm": "services.worker.engines.trtllm.engine:TrtllmEngine",
     "vllm": "services.worker.engines.vllm.engine:VllmEngine",
-    "vllm-server": "services.worker.engines.remote.vllm:VllmServer",
+    "vllm-server": "services.worker.engines.remote.vllm.dialect:VllmServer",
 }
 """The engines that no package can replace. A clone that was never installed has no entry points for
 them."""
-ON_SERVERS = frozenset(("llama-server", "sglang-server", "vllm-server"))
-"""Engines of `BUILT_IN` that decode on an inference server."""
+_ON_SERVERS = "services.worker.engines.remote."
+"""The package of engines that decode on an inference server."""
 SEPARATE = {"llamacpp": "pip install -e examples/engine_llamacpp"}
 """Engines of this project that are packages of their own, and how a clone installs them."""
 
@@ -39,7 +39,7 @@ def decodes_on_server(name: str) -> bool:
     """Whether an engine decodes on an inference server, which `--engine-url` names. One of another
     package is imported: it has a method `examine`, as `RemoteEngine`."""
     if name in BUILT_IN:
-        return name in ON_SERVERS
+        return BUILT_IN[name].startswith(_ON_SERVERS)
     try:
         return hasattr(load_engine(name), "examine")
     except (ConfigError, Invalid):

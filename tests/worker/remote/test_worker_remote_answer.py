@@ -18,9 +18,10 @@ from schemas.errors import EngineFailed
 from schemas.events import FinishReason
 from services.worker.engine import EngineDelta, EngineDied, EngineRequest
 from services.worker.engines.remote.answer import AnswerJudge
-from services.worker.engines.remote.dialect import BadAnswer, Call, Chunk, TurnEnd
-from services.worker.engines.remote.http import MAX_EVENT_BYTES, EventLines, Refused
-from services.worker.engines.remote.vllm import VllmDialect
+from services.worker.engines.remote.dialect import ServerRequest
+from services.worker.engines.remote.event_reader import AnswerChunk, BadAnswer, TurnEnd
+from services.worker.engines.remote.http import MAX_EVENT_BYTES, EventLines, HttpRefusal
+from services.worker.engines.remote.vllm.dialect import VllmDialect
 from tests.kit.engines import PROMPT, ids_of, request
 from tests.kit.every import for_each
 
@@ -74,7 +75,7 @@ class Answer:
         self.deltas.clear()
         lines, reader = (
             EventLines(MAX_EVENT_BYTES),
-            VllmDialect().reader(self.request, Call("", {})),
+            VllmDialect().reader(self.request, ServerRequest("", {})),
         )
         judge = AnswerJudge(self.request, PROMPT, VOCABULARY)
         at = number = 0
@@ -284,7 +285,7 @@ def _check(answer: Answer, data: bytes) -> EngineFailed | None:
 
 @pytest.mark.parametrize(
     ("code", "kind"),
-    [(500, EngineDied), (503, EngineDied), (400, Refused), ("x", EngineFailed)],
+    [(500, EngineDied), (503, EngineDied), (400, HttpRefusal), ("x", EngineFailed)],
 )
 def test_turn_goes_on_after_an_error_of_the_server_itself(
     code: object, kind: type[Exception]
@@ -326,11 +327,11 @@ def test_other_tokens_outside_the_vocabulary_are_no_log_probabilities() -> None:
 @pytest.mark.parametrize(
     "chunk",
     [
-        Chunk([8, 9], [[(8, -0.5)], [], [(9, -0.5)]]),
-        Chunk([8], [[(8, -0.5)]], TurnEnd(FinishReason.STOP, 7)),
+        AnswerChunk([8, 9], [[(8, -0.5)], [], [(9, -0.5)]]),
+        AnswerChunk([8], [[(8, -0.5)]], TurnEnd(FinishReason.STOP, 7)),
     ],
 )
-def test_row_of_log_probabilities_is_neither_empty_nor_missing(chunk: Chunk) -> None:
+def test_row_of_log_probabilities_is_neither_empty_nor_missing(chunk: AnswerChunk) -> None:
     judge = AnswerJudge(request(stop_ids=[7], logprobs=0), PROMPT, VOCABULARY)
     with pytest.raises(BadAnswer, match="log probabilities are missing"):
         judge.read(chunk)

@@ -23,10 +23,10 @@ from schemas.errors import (
 from services.runtime.config.stages import WorkerConfig
 from services.worker.engine import EngineDied, EngineInfo
 from services.worker.engines.remote import engine as remote
-from services.worker.engines.remote import server_watch, turn_stream
-from services.worker.engines.remote.dialect import BadAnswer
+from services.worker.engines.remote import server_turn, server_watch
+from services.worker.engines.remote.event_reader import BadAnswer
 from services.worker.engines.remote.model_check import compare_names
-from services.worker.engines.remote.vllm import VllmServer
+from services.worker.engines.remote.vllm.dialect import VllmServer
 from tests.kit.certificates import Authority
 from tests.kit.engines import EMPTY_MODEL, begun, ids_of, request, rest, run
 from tests.kit.listening import listen
@@ -43,9 +43,9 @@ pytestmark = pytest.mark.usefixtures("fake_vllm")
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """The intervals of the engine, for servers that answer at once."""
     monkeypatch.setattr(remote, "RETRY_S", SHORT_S)
-    monkeypatch.setattr(turn_stream, "RETRY_S", SHORT_S)
+    monkeypatch.setattr(server_turn, "RETRY_S", SHORT_S)
     monkeypatch.setattr(server_watch, "PULSE_S", SHORT_S)
-    monkeypatch.setattr(turn_stream, "BUSY_S", 6 * SHORT_S)
+    monkeypatch.setattr(server_turn, "BUSY_S", 6 * SHORT_S)
 
 
 @pytest.fixture

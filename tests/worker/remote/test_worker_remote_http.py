@@ -7,7 +7,7 @@ import pytest
 from aiohttp import web
 
 from services.worker.engines.remote import http
-from services.worker.engines.remote.http import EventLines, NotListening, Refused, ServerHttp
+from services.worker.engines.remote.http import EventLines, HttpRefusal, NotListening, ServerHttp
 from tests.kit.nats import free_port
 from tests.worker.fake_server import FakeServer
 
@@ -38,9 +38,9 @@ async def test_answers_without_an_end_are_refused(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(http, "MAX_BODY_BYTES", 10_000)
     server = Endless()
     async with client(await server.open()) as opened:
-        with pytest.raises(Refused, match="status 200: its answer has no end"):
+        with pytest.raises(HttpRefusal, match="status 200: its answer has no end"):
             await opened.text("/metrics")
-        with pytest.raises(Refused, match="status 500: its answer has no end"):
+        with pytest.raises(HttpRefusal, match="status 500: its answer has no end"):
             await anext(opened.events("/generate", {}))
     await server.close()
 
@@ -55,5 +55,5 @@ def test_event_without_an_end_is_refused() -> None:
     lines = EventLines(10)
     assert lines.feed(b"data: 1234\ndata: 12") == [b"1234"]
     assert lines.feed(b"34") == []
-    with pytest.raises(Refused, match="no end"):
+    with pytest.raises(HttpRefusal, match="no end"):
         lines.feed(b"5")

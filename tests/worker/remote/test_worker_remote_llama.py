@@ -17,9 +17,9 @@ from services.runtime.config.stages import WorkerConfig
 from services.tokenization.detokenizer import Vocabulary
 from services.worker.engine import EngineDied
 from services.worker.engines.registry import open_engine
-from services.worker.engines.remote.dialect import BadAnswer
-from services.worker.engines.remote.llama import LACKING
-from services.worker.engines.remote.unsent_tokens import UnsentTokens
+from services.worker.engines.remote.event_reader import BadAnswer
+from services.worker.engines.remote.llama.dialect import LACKING
+from services.worker.engines.remote.llama.unsent_tokens import UnsentTokens
 from tests.kit.engines import PROMPT
 from tests.kit.engines import ids_of as output
 from tests.kit.waiting import eventually

@@ -9,7 +9,8 @@ from services.worker.engine import EngineDied
 from services.worker.engines.open_turns import OpenTurns
 from services.worker.engines.remote import server_watch
 from services.worker.engines.remote.dialect import Pulse
-from services.worker.engines.remote.http import NotListening, Refused, Unreachable
+from services.worker.engines.remote.http import HttpRefusal, NotListening, Unreachable
+from services.worker.engines.remote.server_pause import ServerPause
 from services.worker.engines.remote.server_watch import MISSED_PULSES, ServerWatch
 from tests.kit.listening import Listener
 from tests.kit.waiting import LIMIT_S
@@ -38,7 +39,7 @@ class Server:
 async def watch_of(server: Any, silence_s: float = LIMIT_S) -> tuple[ServerWatch, OpenTurns]:
     turns = OpenTurns("test")
     http: Any = None
-    watch = ServerWatch(http, server, turns, silence_s)
+    watch = ServerWatch(http, server, turns, ServerPause(), silence_s)
     await watch.begin()
     return watch, turns
 
@@ -60,8 +61,8 @@ async def test_all_who_look_get_the_same_pulse() -> None:
     ("error", "is_dead"),
     [
         (NotListening("refused"), True),
-        (Refused(503, "the engine is dead"), True),
-        (Refused(429, "too many requests"), False),
+        (HttpRefusal(503, "the engine is dead"), True),
+        (HttpRefusal(429, "too many requests"), False),
         (Unreachable("no answer in time"), False),
         (TypeError("an answer that nobody expects"), False),
     ],

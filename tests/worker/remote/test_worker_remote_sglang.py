@@ -18,9 +18,10 @@ from services.runtime.config.stages import WorkerConfig
 from services.worker.engine import EngineDied
 from services.worker.engines.registry import open_engine
 from services.worker.engines.remote.answer import AnswerJudge
-from services.worker.engines.remote.dialect import BadAnswer, Call, ServerFacts
-from services.worker.engines.remote.http import Refused, ServerHttp
-from services.worker.engines.remote.sglang import SglangDialect
+from services.worker.engines.remote.dialect import ServerFacts, ServerRequest
+from services.worker.engines.remote.event_reader import BadAnswer
+from services.worker.engines.remote.http import HttpRefusal, ServerHttp
+from services.worker.engines.remote.sglang.dialect import SglangDialect
 from tests.kit.engines import EMPTY_MODEL, PROMPT, begun, ids_of, request, rest, run
 from tests.kit.every import for_each
 from tests.kit.waiting import eventually
@@ -86,13 +87,13 @@ class Answer:
     def read(self) -> tuple[list[int], Exception | None]:
         """Returns the tokens that a turn gets, and the error with which it ends."""
         asked = request(stop_ids=[EOS], max_tokens=len(self.sent), logprobs=0)
-        reader = SglangDialect().reader(asked, Call("", {"rid": "r"}))
+        reader = SglangDialect().reader(asked, ServerRequest("", {"rid": "r"}))
         judge, deltas = AnswerJudge(asked, PROMPT, 512), []
         try:
             for event in self.events:
                 deltas.append(judge.read(reader.read(json.dumps(event).encode())))
             deltas.append(judge.end())
-        except (EngineFailed, Refused) as error:
+        except (EngineFailed, HttpRefusal) as error:
             return ids_of(filter(None, deltas)), error
         last = deltas[-1]
         assert last is not None
@@ -204,7 +205,7 @@ def test_damaged_answer_never_gives_other_tokens(
 def test_repeating_stream_keeps_what_it_has_sent(
     parts: list[list[int]], message: str | None
 ) -> None:
-    reader = SglangDialect().reader(request(), Call("", {"rid": "r"}))
+    reader = SglangDialect().reader(request(), ServerRequest("", {"rid": "r"}))
     got = list[int]()
 
     def read() -> None:

@@ -14,9 +14,13 @@ from schemas.control import EngineControl, EngineState
 from schemas.errors import EngineFailed, Invalid, Unavailable
 from schemas.events import UNKNOWN_WEIGHTS
 from services.runtime.config.stages import WorkerConfig
-from services.worker.engine import EngineDelta, EngineDied, UpdatableEngine
+from services.worker.engine import EngineDelta, EngineDied
+from services.worker.engines.open_turns import OpenTurns
 from services.worker.engines.registry import open_engine
 from services.worker.engines.remote import server_watch, server_weights
+from services.worker.engines.remote.llama.dialect import LlamaDialect
+from services.worker.engines.remote.server_pause import ServerPause
+from services.worker.engines.remote.server_weights import ServerWeights
 from services.worker.weights import EngineControls
 from tests.kit.engines import (
     EMPTY_MODEL,
@@ -358,10 +362,16 @@ async def test_vllm_without_its_routes_says_what_it_needs(tmp_path: Path) -> Non
         assert len(ids_of(await run(engine, request()))) == 16
 
 
-def test_llama_server_has_no_such_weights(tmp_path: Path) -> None:
-    config = WorkerConfig(model=str(tmp_path), engine_url="http://127.0.0.1:1")
-    assert not isinstance(open_engine("llama-server", config), UpdatableEngine)
-    assert isinstance(open_engine("vllm-server", config), UpdatableEngine)
+async def test_llama_server_cannot_be_paused(tmp_path: Path) -> None:
+    """The weights of others do not change there either."""
+    http: Any = None
+    dialect = LlamaDialect(WorkerConfig(model=str(tmp_path)))
+    weights = ServerWeights(http, dialect, OpenTurns("llama-server"), ServerPause())
+    await weights.begin("model.gguf")
+    for change in (weights.pause(abort=False), weights.resume(only_own=False)):
+        with pytest.raises(Invalid, match="it needs vLLM or SGLang"):
+            await change
+    assert weights.version == 0
 
 
 # -- experts

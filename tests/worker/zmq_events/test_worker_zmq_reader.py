@@ -15,7 +15,7 @@ from services.runtime.config.stages import WorkerConfig
 from services.worker.engine import EngineInfo
 from services.worker.engines.registry import open_engine
 from services.worker.engines.remote import trials
-from services.worker.engines.remote.dialect import event_host
+from services.worker.engines.remote.listed_models import event_host
 from services.worker.engines.zmq_events.reader import ZmqKvReader
 from services.worker.kv_events import BlocksStored
 from tests.kit.engines import EMPTY_MODEL

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from schemas.events import UNKNOWN_WEIGHTS, FinishReason, WeightsSpan
 from services.worker.engine import EngineDelta, EngineDied, EngineRequest
 from services.worker.engines.arguments import guided_arguments
-from services.worker.engines.remote.dialect import (
+from services.worker.engines.remote.event_reader import (
+    AnswerChunk,
     BadAnswer,
-    Chunk,
     Counts,
     LabeledSpan,
     TurnEnd,
@@ -42,7 +42,7 @@ class AnswerJudge:
         self._last: EngineDelta | None = None
         """The terminal delta, once it is there."""
 
-    def read(self, chunk: Chunk) -> EngineDelta | None:
+    def read(self, chunk: AnswerChunk) -> EngineDelta | None:
         """Returns the delta of a chunk; None if there is nothing in it, and from the end of the
         turn on. Raises BadAnswer."""
         if self._awaits_prompt:
@@ -97,7 +97,7 @@ class AnswerJudge:
         delta.stop_id = end.stop_id
         delta.stop_logprobs = end.stop_logprobs
 
-    def _count(self, chunk: Chunk) -> None:
+    def _count(self, chunk: AnswerChunk) -> None:
         new = len(chunk.ids)
         if chunk.end and chunk.end.stop_id is not None:
             new += 1
@@ -110,8 +110,8 @@ class AnswerJudge:
             raise BadAnswer(f"it sent more than {self._most} tokens")
 
     def _spans(self, spans: Sequence[LabeledSpan], ids: int) -> list[WeightsSpan]:
-        """The versions of all tokens; unknown if the server has not said them all. `ids`: how many
-        are not the end token."""
+        """The versions of all tokens; unknown if the server has not reported them all. `ids`: how
+        many are not the end token."""
         ends = [0, *(span.end for span in spans)]
         if [span.start for span in spans] != ends[:-1] or ends[-1] != self._total:
             return [WeightsSpan(-ids, UNKNOWN_WEIGHTS)]
@@ -137,7 +137,7 @@ class AnswerJudge:
                 "parts are lost, repeated or in another order"
             )
 
-    def _cached(self, chunk: Chunk) -> int | None:
+    def _cached(self, chunk: AnswerChunk) -> int | None:
         """The cached tokens that a chunk reports first."""
         cached = chunk.cached
         if cached is None or self._has_cached:
@@ -158,7 +158,7 @@ class AnswerJudge:
         if ids and not 0 <= min(ids) <= max(ids) < self._vocab_size:
             raise BadAnswer(f"a token is outside the vocabulary of {self._vocab_size}")
 
-    def _check_logprobs(self, chunk: Chunk) -> None:
+    def _check_logprobs(self, chunk: AnswerChunk) -> None:
         rows = list(chunk.logprobs or ())
         tokens = list(chunk.ids)
         end = chunk.end

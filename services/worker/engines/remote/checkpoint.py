@@ -51,7 +51,7 @@ def _file_shapes(file: Path) -> _Shapes:
     with file.open("rb") as data:
         length = int.from_bytes(data.read(_LENGTH_BYTES), "little")
         if length > _MAX_HEADER_BYTES:
-            raise ValueError("it is no safetensors file")
+            raise ValueError("it is not a safetensors file")
         header: dict[str, Any] = msgspec.json.decode(data.read(length), type=dict[str, Any])
     header.pop(_METADATA, None)
     return {name: weight["shape"] for name, weight in header.items()}

@@ -1,11 +1,12 @@
 """An engine over a server of another process. Its answers are not trusted.
 
-Each turn is one streamed request (`turn_stream.py`). A server that does not answer any more, or was
+Each turn is one streamed request (`server_turn.py`). A server that does not answer any more, or was
 started again, counts as a dead engine (`server_watch.py`): the process ends, and its successor
 waits for the server.
 """
 
 import asyncio
+from abc import abstractmethod
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -19,7 +20,6 @@ from services.runtime.config.base import read_key
 from services.runtime.config.stages import WorkerConfig
 from services.tokenization.model_files import ModelFacts, read_facts
 from services.worker.engine import (
-    Engine,
     EngineInfo,
     EngineRequest,
     EngineSupport,
@@ -29,15 +29,16 @@ from services.worker.engine import (
 from services.worker.engines.arguments import prompt_ids
 from services.worker.engines.open_turns import EngineTurn, OpenTurns
 from services.worker.engines.remote.answer import AnswerJudge
-from services.worker.engines.remote.dialect import Dialect, ServerFacts, UpdatableServer
+from services.worker.engines.remote.dialect import Dialect, ServerFacts
 from services.worker.engines.remote.expert_files import ExpertFiles
-from services.worker.engines.remote.http import Refused, ServerHttp, Unreachable, Untrusted
+from services.worker.engines.remote.http import HttpRefusal, ServerHttp, Unreachable, Untrusted
 from services.worker.engines.remote.images import ImagePrompts, open_image_prompts
 from services.worker.engines.remote.model_check import check_model
+from services.worker.engines.remote.server_pause import ServerPause
+from services.worker.engines.remote.server_turn import ServerTurn
 from services.worker.engines.remote.server_watch import ServerWatch
 from services.worker.engines.remote.server_weights import ServerWeights
 from services.worker.engines.remote.trials import Trials
-from services.worker.engines.remote.turn_stream import TurnStream
 from services.worker.engines.zmq_events.reader import ZmqKvReader
 from services.worker.features import FEATURES
 from services.worker.kv_events import KvEvent
@@ -53,13 +54,13 @@ _LONGEST_WINDOW = 1 << 20
 """Context window of a model and a server that name none."""
 
 
-class RemoteEngine(Engine):
+class RemoteEngine(UpdatableEngine):
     """An engine over one server."""
 
-    def __init__(self, config: WorkerConfig, dialect: Dialect) -> None:
+    def __init__(self, config: WorkerConfig) -> None:
         self._config = config
-        self._dialect = dialect
-        self._turns = OpenTurns(dialect.name)
+        self._dialect = self.make_dialect(config)
+        self._turns = OpenTurns(self._dialect.name)
         self._reader: ZmqKvReader | None = None
         self._images: ImagePrompts | None = None
         self._http: ServerHttp
@@ -70,10 +71,15 @@ class RemoteEngine(Engine):
         self._model: ModelFacts
         self._info: EngineInfo
 
+    @staticmethod
+    @abstractmethod
+    def make_dialect(config: WorkerConfig) -> Dialect:
+        """Makes the dialect of the server."""
+
     @classmethod
     def explain(cls, config: WorkerConfig) -> EngineSupport:
         """Explains the engine (`EngineSupport`): asks the server, as a start does."""
-        return asyncio.run(cls(config)._explain())  # type: ignore[call-arg]
+        return asyncio.run(cls(config)._explain())
 
     async def _explain(self) -> EngineSupport:
         await self._examine()  # a start would wait for the server
@@ -85,7 +91,7 @@ class RemoteEngine(Engine):
     def examine(cls, config: WorkerConfig) -> ServerFacts:
         """Asks the server once, without decoding. Raises TurnwireError if it does not answer, has
         no token interface or another model."""
-        return asyncio.run(cls(config)._examine())  # type: ignore[call-arg]
+        return asyncio.run(cls(config)._examine())
 
     async def _examine(self) -> ServerFacts:
         http = ServerHttp(_url(self._config), _api_key(self._config))
@@ -93,7 +99,7 @@ class RemoteEngine(Engine):
             server = await self._dialect.describe(http)
             await check_model(http, self._dialect, server, self._config)
             return server
-        except (Refused, Unreachable) as error:
+        except (HttpRefusal, Unreachable) as error:
             raise _no_start(http, error) from error
         finally:
             await http.close()
@@ -106,13 +112,16 @@ class RemoteEngine(Engine):
         interface or another model.
         """
         self._http = ServerHttp(_url(self._config), _api_key(self._config))
-        self._watch = ServerWatch(self._http, self._dialect, self._turns, self._config.watchdog_s)
-        self._weights = ServerWeights(self._http, self._watch, self._turns)
+        pause = ServerPause()
+        self._watch = ServerWatch(
+            self._http, self._dialect, self._turns, pause, self._config.watchdog_s
+        )
+        self._weights = ServerWeights(self._http, self._dialect, self._turns, pause)
         try:
             self._model = read_facts(self._config.model)
             self._server = await self._describe()
             await self._watch.begin()
-            await self._begin_weights()
+            await self._weights.begin(self._server.root)
             self._note_lacking(
                 await check_model(self._http, self._dialect, self._server, self._config)
             )
@@ -123,7 +132,7 @@ class RemoteEngine(Engine):
             await self._try_features()
             self._info = self._make_info()
             self._experts = _open_experts(self._config, self._dialect)
-        except (Refused, Unreachable) as error:
+        except (HttpRefusal, Unreachable) as error:
             await self.stop(1.0)
             raise _no_start(self._http, error) from error
         except Exception:
@@ -140,7 +149,7 @@ class RemoteEngine(Engine):
             prompt = prompt_ids(request, self._info.max_model_len)
             judge = AnswerJudge(request, prompt, self._info.vocab_size)
             ids = self._with_placeholders(request, prompt)
-            stream = TurnStream(
+            stream = ServerTurn(
                 self._watch,
                 request,
                 ids,
@@ -175,6 +184,24 @@ class RemoteEngine(Engine):
             async for event in self._reader.read(self._info.block_tokens):
                 yield event
 
+    @property
+    @override
+    def weights_version(self) -> int:
+        return self._weights.version
+
+    @override
+    async def pause(self, *, abort: bool) -> None:
+        await self._weights.pause(abort=abort)
+
+    @override
+    async def resume(self, *, only_own: bool = False) -> None:
+        await self._weights.resume(only_own=only_own)
+
+    @override
+    async def update_weights(self, source: str, version: int) -> None:
+        """Loads other weights (`UpdatableEngine`). `source`: a path on the server's machine."""
+        await self._weights.update(source, version)
+
     @override
     async def stop(self, grace_s: float) -> None:
         """Stops as `Engine.stop`. The server stays."""
@@ -186,7 +213,7 @@ class RemoteEngine(Engine):
         await self._http.close()
 
     async def _describe(self) -> ServerFacts:
-        """Waits until the server answers. Raises Unreachable, Refused, Invalid."""
+        """Waits until the server answers. Raises Unreachable, HttpRefusal, Invalid."""
         end = asyncio.get_running_loop().time() + START_S
         while True:
             try:
@@ -195,14 +222,11 @@ class RemoteEngine(Engine):
                 return replace(server, experts=server.experts and keeps)
             except Untrusted:
                 raise
-            except (Unreachable, Refused) as error:
+            except (Unreachable, HttpRefusal) as error:
                 loads = isinstance(error, Unreachable) or error.status in _LOADING
                 if not loads or asyncio.get_running_loop().time() > end:
                     raise
             await asyncio.sleep(RETRY_S)
-
-    async def _begin_weights(self) -> None:
-        """Asks the server for its weights, if they can change. Raises as `start`."""
 
     async def _read_images(self) -> None:
         """Reads how the model sees images, if the server takes any."""
@@ -259,37 +283,6 @@ class RemoteEngine(Engine):
         return self._images.with_placeholders(prompt, request.images)
 
 
-class UpdatableServerEngine(RemoteEngine, UpdatableEngine):
-    """An engine over a server with weights that can change."""
-
-    def __init__(self, config: WorkerConfig, dialect: Dialect, server: UpdatableServer) -> None:
-        """`server`: the dialect, too."""
-        super().__init__(config, dialect)
-        self._updatable = server
-
-    @property
-    @override
-    def weights_version(self) -> int:
-        return self._weights.version
-
-    @override
-    async def pause(self, *, abort: bool) -> None:
-        await self._weights.pause(self._updatable, abort=abort)
-
-    @override
-    async def resume(self, *, only_own: bool = False) -> None:
-        await self._weights.resume(self._updatable, only_own=only_own)
-
-    @override
-    async def update_weights(self, source: str, version: int) -> None:
-        """As `UpdatableEngine`. `source`: a path on the server's machine."""
-        await self._weights.update(self._updatable, source, version)
-
-    @override
-    async def _begin_weights(self) -> None:
-        await self._weights.begin(self._updatable, self._server.root)
-
-
 def _open_experts(config: WorkerConfig, dialect: Dialect) -> ExpertFiles | None:
     """Opens the directory for the experts of this worker's server, if they are kept. Raises
     Invalid."""
@@ -311,7 +304,7 @@ def _with_flags(lacking: Mapping[str, str], flags: Mapping[str, str]) -> dict[st
     }
 
 
-def _no_start(http: ServerHttp, error: Refused | Unreachable) -> EngineFailed:
+def _no_start(http: ServerHttp, error: HttpRefusal | Unreachable) -> EngineFailed:
     """The error of an engine that cannot start."""
     if isinstance(error, Unreachable):
         return EngineFailed(f"no inference server answers at {http.url}: {error}")

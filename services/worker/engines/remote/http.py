@@ -33,7 +33,7 @@ class Untrusted(Unreachable):
     """No TLS connection: the certificate is not trusted, or one side does not speak TLS."""
 
 
-class Refused(Exception):
+class HttpRefusal(Exception):
     """The server answered with an error. `str` has its own message."""
 
     def __init__(self, status: int, message: str) -> None:
@@ -63,20 +63,20 @@ class ServerHttp:
         await self._session.close()
 
     async def text(self, path: str) -> str:
-        """The body that a GET returns. Raises Unreachable, Refused."""
+        """The body that a GET returns. Raises Unreachable, HttpRefusal."""
         return (await self._read("GET", path, None)).decode("utf-8", "replace")
 
     async def json(self, path: str, body: Any = None, kind: Any = Any) -> Any:
         """The JSON of the type `kind` that a GET returns, or a POST of `body`. Raises Unreachable,
-        Refused."""
+        HttpRefusal."""
         answer = await self._read("GET" if body is None else "POST", path, body)
         try:
             return msgspec.json.decode(answer, type=kind)
         except msgspec.DecodeError as error:
-            raise Refused(200, f"{path} returned something else: {error}") from error
+            raise HttpRefusal(200, f"{path} returned something else: {error}") from error
 
     async def post(self, path: str, body: Any, limit_s: float = ASK_S) -> None:
-        """Sends `body`, and drops the answer. Raises Unreachable, Refused."""
+        """Sends `body`, and drops the answer. Raises Unreachable, HttpRefusal."""
         await self._read("POST", path, body, limit_s)
 
     async def events(
@@ -86,7 +86,7 @@ class ServerHttp:
         the stream. Closing the generator closes the connection. `closes`: no other request uses it
         afterwards; `max_bytes`: of the longest event.
 
-        Raises Unreachable, Refused; also where the answer is not a stream of events.
+        Raises Unreachable, HttpRefusal; also where the answer is not a stream of events.
         """
         headers = {"Accept": "text/event-stream"}
         if closes:
@@ -102,7 +102,7 @@ class ServerHttp:
                     async with asyncio.timeout(ASK_S):
                         raise await _refusal(answer)
                 if answer.content_type != "text/event-stream":
-                    raise Refused(200, f"{path} returned {answer.content_type}, not a stream")
+                    raise HttpRefusal(200, f"{path} returned {answer.content_type}, not a stream")
                 lines = EventLines(max_bytes)
                 async for piece in answer.content.iter_any():
                     for data in lines.feed(piece):
@@ -138,7 +138,7 @@ class EventLines:
         self._rest_bytes = 0
 
     def feed(self, piece: bytes) -> list[bytes]:
-        """Returns the data of the lines that are complete. Raises Refused for a line without
+        """Returns the data of the lines that are complete. Raises HttpRefusal for a line without
         end."""
         *lines, rest = piece.split(b"\n")
         if lines:
@@ -147,25 +147,25 @@ class EventLines:
         self._rest.append(rest)
         self._rest_bytes += len(rest)
         if self._rest_bytes > self._max_bytes:
-            raise Refused(200, "an event of the stream has no end")
+            raise HttpRefusal(200, "an event of the stream has no end")
         return [line[len(_DATA) :].strip() for line in lines if line.startswith(_DATA)]
 
 
 async def _read_body(answer: aiohttp.ClientResponse) -> bytes:
-    """The whole body. Raises Refused where it has no end."""
+    """The whole body. Raises HttpRefusal where it has no end."""
     body = bytearray()
     async for piece in answer.content.iter_any():
         body += piece
         if len(body) > MAX_BODY_BYTES:
-            raise Refused(answer.status, "its answer has no end")
+            raise HttpRefusal(answer.status, "its answer has no end")
     return bytes(body)
 
 
-async def _refusal(answer: aiohttp.ClientResponse) -> Refused:
+async def _refusal(answer: aiohttp.ClientResponse) -> HttpRefusal:
     """The error that an answer is."""
     body = await _read_body(answer)
     to = answer.headers.get("Location")
-    return Refused(answer.status, _message(body) if to is None else f"it redirects to {to}")
+    return HttpRefusal(answer.status, _message(body) if to is None else f"it redirects to {to}")
 
 
 def _message(body: bytes) -> str:

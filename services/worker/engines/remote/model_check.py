@@ -13,7 +13,7 @@ from services.runtime.config.stages import WorkerConfig
 from services.tokenization.model_files import ModelFacts, read_facts
 from services.tokenization.tokenizer_files import load_backend
 from services.worker.engines.remote.dialect import Dialect, ServerFacts
-from services.worker.engines.remote.http import Refused, ServerHttp
+from services.worker.engines.remote.http import HttpRefusal, ServerHttp
 
 SAMPLE = (
     'def f(x): return {"naïve": [1, 22, 333]}  # 漢字 🙂 здравствуйте\n\n\tThe tokens\'re ours.'
@@ -31,7 +31,7 @@ async def check_model(
     `MODEL_MATCH` as in `ServerFacts.lacking`; empty: nothing suggests another model.
 
     Raises Invalid if the server's tokenizer makes other ids than the model directory's, Unreachable
-    if the server does not answer, Refused if it does not encode a text now.
+    if the server does not answer, HttpRefusal if it does not encode a text now.
     """
     theirs = await _tokenize(http, dialect, server)
     if theirs is not None and theirs != await asyncio.to_thread(_encode, config):
@@ -49,7 +49,7 @@ async def _tokenize(http: ServerHttp, dialect: Dialect, server: ServerFacts) -> 
     """The server's ids of the sample; None: it does not encode texts."""
     try:
         return await dialect.tokenize(http, server, SAMPLE)
-    except Refused as refusal:
+    except HttpRefusal as refusal:
         if refusal.status in _NO_SUCH_PATH:
             return None
         raise

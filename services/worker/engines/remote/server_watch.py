@@ -12,13 +12,14 @@ from typing import Any, TypeVar
 
 from services.worker.engine import EngineDied
 from services.worker.engines.open_turns import EngineTurn, OpenTurns
-from services.worker.engines.remote.dialect import Call, Dialect, Pulse
+from services.worker.engines.remote.dialect import Dialect, Pulse, ServerRequest
 from services.worker.engines.remote.http import (
+    HttpRefusal,
     NotListening,
-    Refused,
     ServerHttp,
     Unreachable,
 )
+from services.worker.engines.remote.server_pause import ServerPause
 
 T = TypeVar("T")
 
@@ -44,7 +45,12 @@ class ServerWatch:
     """The watch over the server of one engine. Its death ends the engine's turns."""
 
     def __init__(
-        self, http: ServerHttp, dialect: Dialect, turns: OpenTurns, silence_s: float
+        self,
+        http: ServerHttp,
+        dialect: Dialect,
+        turns: OpenTurns,
+        pause: ServerPause,
+        silence_s: float,
     ) -> None:
         """`silence_s`: the longest time between two chunks of a turn."""
         self.pulse = Pulse()
@@ -52,15 +58,13 @@ class ServerWatch:
         self.http = http
         self.dialect = dialect
         self._turns = turns
+        self._pause = pause
         self._silence_s = silence_s
         self._streams: set[OpenStream] = set()
         self._missed = 0
         self._got_chunk = False
         """Whether a chunk has come since the last pulse was requested."""
         self._asking: asyncio.Task[Exception | None] | None = None
-        self._is_held = False
-        self.is_loading = False
-        """The server loads other weights, and may not answer."""
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def start(self) -> None:
@@ -72,7 +76,7 @@ class ServerWatch:
         for task in self._tasks:
             task.cancel()
 
-    def abort(self, call: Call) -> None:
+    def abort(self, call: ServerRequest) -> None:
         """Ends the turn of `call` on the server, without waiting: also where something in between
         keeps its connection."""
         abort = self.dialect.abort(call)
@@ -80,7 +84,7 @@ class ServerWatch:
             self._spawn(self._post(abort))
 
     async def begin(self) -> None:
-        """Takes the first pulse. Raises Unreachable, Refused."""
+        """Takes the first pulse. Raises Unreachable, HttpRefusal."""
         self.pulse = await self.dialect.pulse(self.http)
 
     def add(self, turn: EngineTurn) -> OpenStream:
@@ -99,19 +103,9 @@ class ServerWatch:
         self._got_chunk = True
         self._turns.stepped()
 
-    def hold(self, held: bool) -> None:
-        """Takes silence for a pause, or no longer."""
-        if self._is_held and not held:
-            now = asyncio.get_running_loop().time()
-            for stream in self._streams:
-                if stream.last_chunk_at is not None:
-                    stream.last_chunk_at = now
-            self._turns.stepped()
-        self._is_held = held
-
     def check(self) -> None:
         """For the watchdog: a paused engine makes no steps."""
-        if self._is_held:
+        if self._pause.explains_silence:
             self._turns.stepped()
 
     async def run(self) -> None:
@@ -121,7 +115,7 @@ class ServerWatch:
             await asyncio.sleep(PULSE_S)
             error = await self._ask()
             # A server that drains refuses connections, and one under load is slow.
-            is_alive = error is None or self._got_chunk or self.is_loading
+            is_alive = error is None or self._got_chunk or self._pause.is_loading
             self._missed = 0 if is_alive else self._missed + 1
             if self._missed == MISSED_PULSES:
                 self._turns.die(f"the inference server does not answer: {error}")
@@ -131,15 +125,19 @@ class ServerWatch:
         """Finds out whether the server is there, after a turn ended for `reason`. Declares the
         engine dead if nothing listens there any more, or its own engine is dead."""
         error = await self._ask()
-        is_dead = isinstance(error, Refused) and error.status == UNAVAILABLE
+        is_dead = isinstance(error, HttpRefusal) and error.status == UNAVAILABLE
         if is_dead or isinstance(error, NotListening):
             self._turns.die(f"the inference server is gone: {reason}")
 
     def _end_silent_streams(self) -> None:
         """Ends turns that have begun and get nothing more, while others may go on."""
-        now = asyncio.get_running_loop().time()
-        for stream in [] if self._is_held else list(self._streams):
-            if stream.last_chunk_at is not None and now - stream.last_chunk_at > self._silence_s:
+        if self._pause.explains_silence:
+            return
+        latest = asyncio.get_running_loop().time() - self._silence_s
+        if latest < self._pause.ended_at:
+            return
+        for stream in list(self._streams):
+            if stream.last_chunk_at is not None and stream.last_chunk_at < latest:
                 limit = f"{self._silence_s:.0f} s"
                 error = EngineDied(f"the inference server sent nothing of the turn for {limit}")
                 stream.turn.fail(error)
@@ -168,8 +166,8 @@ class ServerWatch:
             self._turns.stepped()  # also in a long prefill, which sends nothing
         self.pulse = pulse
 
-    async def _post(self, call: Call) -> None:
-        with suppress(Unreachable, Refused):
+    async def _post(self, call: ServerRequest) -> None:
+        with suppress(Unreachable, HttpRefusal):
             await self.http.post(call.path, call.body)
 
     def _spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:

@@ -1,8 +1,8 @@
 """The weights of one server: pauses it, has it load others, and notices what somebody else does.
 
-A server says which weights have decoded a turn with the turn's end. Until then, `TurnWeights` says
-what is sure: a turn that was sent before a change has the old version up to the change, and then
-an unknown one.
+A server reports which weights have decoded a turn at the end of the turn. Until then, `TurnWeights`
+has what is sure: a turn that was sent before a change has the old version up to the change, and
+then an unknown one.
 """
 
 import asyncio
@@ -13,9 +13,9 @@ from schemas.events import UNKNOWN_WEIGHTS
 from services.worker.engine import EngineDelta, EngineDied
 from services.worker.engines.open_turns import OpenTurns
 from services.worker.engines.remote.checkpoint import check_checkpoint
-from services.worker.engines.remote.dialect import UpdatableServer
-from services.worker.engines.remote.http import Refused, ServerHttp, Unreachable
-from services.worker.engines.remote.server_watch import ServerWatch
+from services.worker.engines.remote.dialect import Dialect, WeightsState
+from services.worker.engines.remote.http import HttpRefusal, ServerHttp, Unreachable
+from services.worker.engines.remote.server_pause import ServerPause
 
 LOOK_S = 1.0
 """Interval in which a server is asked for its weights."""
@@ -24,119 +24,121 @@ LOOK_S = 1.0
 class ServerWeights:
     """The weights of the server of one engine, which may have none that change."""
 
-    def __init__(self, http: ServerHttp, watch: ServerWatch, turns: OpenTurns) -> None:
+    def __init__(
+        self, http: ServerHttp, dialect: Dialect, turns: OpenTurns, pause: ServerPause
+    ) -> None:
         self.version = 0
         """The newest one that is known."""
         self._http = http
-        self._watch = watch
+        self._dialect = dialect
         self._turns = turns
-        self._goes_on = asyncio.Event()
-        self._goes_on.set()
-        self._is_stopped_elsewhere = False
-        self._was_stopped_elsewhere = False
-        """Whether somebody else had paused the server before the last pause of this worker."""
+        self._pause = pause
         self._loaded = 0, ""
         """Version and source of the weights that were loaded last."""
         self._updates = 0
         self._following: asyncio.Task[None] | None = None
+        """None: the server has no weights that change."""
 
-    async def begin(self, server: UpdatableServer, source: str) -> None:
+    async def begin(self, source: str) -> None:
         """Asks for the version. `source`: of the weights that the server has started with. Raises
-        EngineFailed if the server is paused, Unreachable, Refused."""
+        EngineFailed if the server is paused, Unreachable, HttpRefusal."""
         self._loaded = 0, source
-        state = await server.weights(self._http)
+        state = await self._dialect.weights(self._http)
         if state is None:
             return
         if state.paused:
             raise EngineFailed(f"{self._http.url} is paused: resume it there")
         self.version = state.version
-        self._following = asyncio.create_task(self._follow(server))
+        self._following = asyncio.create_task(self._follow())
 
     def close(self) -> None:
         """Stops."""
         if self._following is not None:
             self._following.cancel()
 
-    async def until_going_on(self) -> None:
-        """Returns when the engine is not paused."""
-        await self._goes_on.wait()
+    async def begin_turn(self) -> "TurnWeights":
+        """Returns the weights of a turn that is sent now. Waits while the engine is paused."""
+        await self._pause.until_resumed()
+        return TurnWeights(self)
 
-    async def pause(self, server: UpdatableServer, *, abort: bool) -> None:
-        """As `UpdatableEngine.pause`."""
-        if self._following is None:
-            raise Invalid(f"the inference server cannot be paused: it needs {server.weights_need}")
-        was_paused = not self._goes_on.is_set()
-        self._goes_on.clear()
-        self._hold()
-        if abort:
-            self._turns.abort("the engine was paused")
+    async def pause(self, *, abort: bool) -> None:
+        """Pauses the server, as `UpdatableEngine.pause` says."""
+        self._require_routes()
+        was_here = self._pause.is_here
         try:
-            if not was_paused:
-                state = await server.weights(self._http)
-                self._was_stopped_elsewhere = state is not None and state.paused
-            await server.pause(self._http, abort=abort)
-        except (Refused, Unreachable) as error:
-            if not was_paused:
-                self._goes_on.set()
-                self._hold()
+            if not was_here:
+                await self._look()
+            self._pause.begin()
+            if abort:
+                self._turns.abort("the engine was paused")
+            await self._dialect.pause(self._http, abort=abort)
+        except (HttpRefusal, Unreachable) as error:
+            if not was_here:
+                self._pause.end()
             raise EngineFailed(f"the inference server was not paused: {error}") from error
 
-    async def resume(self, server: UpdatableServer, *, only_own: bool) -> None:
-        """As `UpdatableEngine.resume`."""
+    async def resume(self, *, only_own: bool) -> None:
+        """Resumes the server, as `UpdatableEngine.resume` says."""
+        self._require_routes()
         try:
-            if not (only_own and self._was_stopped_elsewhere):
-                await server.resume(self._http)
-            await self._look(server)
-        except (Refused, Unreachable) as error:
+            if not (only_own and self._pause.is_elsewhere):
+                await self._dialect.resume(self._http)
+            state = await self._dialect.weights(self._http)
+        except (HttpRefusal, Unreachable) as error:
             raise EngineFailed(f"the inference server was not resumed: {error}") from error
-        self._goes_on.set()
-        self._hold()
+        self._pause.end()
+        self._note(state)
 
-    async def update(self, server: UpdatableServer, source: str, version: int) -> None:
-        """As `UpdatableEngine.update_weights`."""
+    async def update(self, source: str, version: int) -> None:
+        """Loads other weights, as `UpdatableEngine.update_weights` says."""
         await asyncio.to_thread(check_checkpoint, source, self._loaded[1])
-        self._watch.is_loading = True
-        try:
-            await server.update_weights(self._http, source, version)
-            self.version, self._loaded = version, (version, source)
-        except (EngineDied, Refused, Unreachable) as error:
-            if await self._load_again(server):
-                raise EngineFailed(f"{error}; the old weights are loaded again") from error
-            self._turns.die(str(error))
-            raise self._turns.died() from error
-        finally:
-            self._updates += 1
-            self._watch.is_loading = False
+        with self._pause.loading():
+            try:
+                await self._dialect.update_weights(self._http, source, version)
+                self.version, self._loaded = version, (version, source)
+            except (EngineDied, HttpRefusal, Unreachable) as error:
+                if await self._load_again():
+                    raise EngineFailed(f"{error}; the old weights are loaded again") from error
+                self._turns.die(str(error))
+                raise self._turns.died() from error
+            finally:
+                self._updates += 1
 
-    async def _load_again(self, server: UpdatableServer) -> bool:
+    async def _load_again(self) -> bool:
         """Loads the weights from before an update that has failed. Returns False if they are not
         known, or fail, too."""
         version, source = self._loaded
         if version != self.version:
             return False  # those of somebody else
         try:
-            await server.update_weights(self._http, source, version)
-        except (EngineFailed, Refused, Unreachable):
+            await self._dialect.update_weights(self._http, source, version)
+        except (EngineFailed, HttpRefusal, Unreachable):
             return False
         return True
 
-    async def _follow(self, server: UpdatableServer) -> None:
+    def _require_routes(self) -> None:
+        """Raises Invalid for a server without weights that change."""
+        if self._following is None:
+            need = self._dialect.weights_need
+            raise Invalid(f"the inference server cannot be paused: it needs {need}")
+
+    async def _follow(self) -> None:
         while not self._turns.over:
             await asyncio.sleep(LOOK_S)
-            with suppress(Refused, Unreachable):
-                await self._look(server)
+            with suppress(HttpRefusal, Unreachable):
+                await self._look()
 
-    async def _look(self, server: UpdatableServer) -> None:
+    async def _look(self) -> None:
         """Asks for the weights, unless they are updated meanwhile."""
         before = self._updates
-        state = await server.weights(self._http)
-        if state is not None and before == self._updates and not self._watch.is_loading:
-            self.version = state.version
-            self._is_stopped_elsewhere = state.paused
-            self._hold()
+        state = await self._dialect.weights(self._http)
+        if before == self._updates and not self._pause.is_loading:
+            self._note(state)
 
-    def _hold(self) -> None:
-        self._watch.hold(not self._goes_on.is_set() or self._is_stopped_elsewhere)
+    def _note(self, state: WeightsState | None) -> None:
+        if state is not None:
+            self.version = state.version
+            self._pause.observe(paused=state.paused)
 
 
 class TurnWeights:
@@ -148,8 +150,8 @@ class TurnWeights:
         self._noted = 0
 
     def note(self, delta: EngineDelta) -> None:
-        """Sets the version of a delta's tokens. What the server has said at the end of the turn
-        is left out where it is nothing new."""
+        """Sets the version of a delta's tokens. The versions that the server reports at the end of
+        the turn are left out where they are known already."""
         if delta.ids or delta.stop_id is not None:
             version = max(self._version, UNKNOWN_WEIGHTS)
             if self._version != self._server.version:

@@ -14,7 +14,7 @@ from schemas.conversation import OutputFormat, Sampling
 from schemas.errors import EngineFailed, Invalid, Overloaded, TurnwireError
 from services.tokenization.model_files import ModelFacts
 from services.worker.engine import Engine, EngineInfo, EngineRequest
-from services.worker.engines.remote.dialect import BadAnswer
+from services.worker.engines.remote.event_reader import BadAnswer
 from services.worker.engines.trial import TrialOutput, decode_trial
 from services.worker.engines.zmq_events.reader import ZmqKvReader
 

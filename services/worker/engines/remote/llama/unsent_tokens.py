@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from services.tokenization.detokenizer import Vocabulary
-from services.worker.engines.remote.dialect import BadAnswer
+from services.worker.engines.remote.event_reader import BadAnswer
 
 _REPLACED = "\ufffd"
 """Stands in JSON for bytes that are not a character."""

@@ -24,16 +24,17 @@ from services.tokenization.model_files import ModelFacts
 from services.worker.engine import EngineDied, EngineRequest
 from services.worker.engines.open_turns import EngineTurn
 from services.worker.engines.remote.answer import AnswerJudge
-from services.worker.engines.remote.dialect import Call, Chunk, ServerFacts
+from services.worker.engines.remote.dialect import ServerFacts, ServerRequest
+from services.worker.engines.remote.event_reader import AnswerChunk
 from services.worker.engines.remote.expert_files import ExpertFiles
 from services.worker.engines.remote.http import (
     MAX_EVENT_BYTES,
     MAX_EXPERTS_BYTES,
-    Refused,
+    HttpRefusal,
     Unreachable,
 )
 from services.worker.engines.remote.server_watch import ServerWatch
-from services.worker.engines.remote.server_weights import ServerWeights, TurnWeights
+from services.worker.engines.remote.server_weights import ServerWeights
 
 BUSY_S = 5.0
 """How long a turn is sent again to a server that refuses it for now."""
@@ -46,12 +47,12 @@ _NOT_FOUND = 404
 _TOO_LARGE = 413
 
 
-class TurnStream:
+class ServerTurn:
     """One turn on a server."""
 
     def __init__(
         self,
-        server: ServerWatch,
+        watch: ServerWatch,
         request: EngineRequest,
         ids: list[int],
         facts: ServerFacts,
@@ -61,14 +62,13 @@ class TurnStream:
         experts: ExpertFiles | None,
     ) -> None:
         """`ids`, `facts` and `model` as in `Dialect.generate`. Raises as it."""
-        self._server = server
+        self._watch = watch
         self._request = request
         self._ids = ids
         self._facts = facts
         self._model = model
         self._call = self._make_call()
-        self._server_weights = weights
-        self._weights = TurnWeights(weights)
+        self._weights = weights
         self._expert_files = experts if request.sampling.max_tokens else None
         self._has_begun = False
         """Whether the server has sent a part of the answer."""
@@ -81,45 +81,44 @@ class TurnStream:
             await self._fail(turn, self._error(error))
 
     async def _pass_on(self, turn: EngineTurn, judge: AnswerJudge) -> None:
-        stream = self._server.add(turn)
+        weights = await self._weights.begin_turn()
+        stream = self._watch.add(turn)
         experts = ""
         try:
             async with aclosing(self._chunks()) as chunks:
                 async for chunk in chunks:
-                    self._server.record_chunk(stream)
+                    self._watch.record_chunk(stream)
                     delta = judge.read(chunk)
                     if delta is not None:
-                        self._weights.note(delta)
+                        weights.note(delta)
                         turn.put(delta)
                     if chunk.end is not None and self._expert_files is not None:
                         experts = await self._expert_files.write(self._request.id, chunk.experts)
                     if chunk.closes:
                         break
         finally:
-            self._server.remove(stream)
+            self._watch.remove(stream)
         last = judge.end()
         last.experts = experts
-        self._weights.note(last)
+        weights.note(last)
         turn.put(last)
 
-    async def _chunks(self) -> AsyncGenerator[Chunk, None]:
+    async def _chunks(self) -> AsyncGenerator[AnswerChunk, None]:
         """Yields the chunks of the answer, and ends the turn on the server where they are not read
         to the end.
 
         A server that is busy is asked again for `BUSY_S`: it refuses by a status, or in place of
         the first chunk.
         """
-        await self._server_weights.until_going_on()
-        self._weights = TurnWeights(self._server_weights)
         end = asyncio.get_running_loop().time() + BUSY_S
-        async with self._server.dialect.streaming(self._server.http):
+        async with self._watch.dialect.streaming(self._watch.http):
             while True:
                 try:
                     async with aclosing(self._answer()) as answer:
                         async for chunk in answer:
                             yield chunk
                     return
-                except Refused as refusal:
+                except HttpRefusal as refusal:
                     is_over = self._has_begun or asyncio.get_running_loop().time() > end
                     if is_over or refusal.status not in _BUSY:
                         raise
@@ -127,28 +126,28 @@ class TurnStream:
                 # SGLang aborts the id of an answer that has ended once more, two seconds later.
                 self._call = self._make_call()
 
-    def _make_call(self) -> Call:
-        dialect = self._server.dialect
+    def _make_call(self) -> ServerRequest:
+        dialect = self._watch.dialect
         return dialect.generate(self._request, self._ids, self._facts, self._model)
 
-    async def _answer(self) -> AsyncGenerator[Chunk, None]:
+    async def _answer(self) -> AsyncGenerator[AnswerChunk, None]:
         """Yields the chunks of one attempt."""
         call = self._call
-        reader = self._server.dialect.reader(self._request, call)
-        closes = self._server.dialect.closes_streams
+        reader = self._watch.dialect.reader(self._request, call)
+        closes = self._watch.dialect.closes_streams
         most = MAX_EVENT_BYTES if self._expert_files is None else MAX_EXPERTS_BYTES
-        events = self._server.http.events(call.path, call.body, closes=closes, max_bytes=most)
+        events = self._watch.http.events(call.path, call.body, closes=closes, max_bytes=most)
         try:
             async with aclosing(events):
                 async for data in events:
                     chunk = reader.read(data)
                     self._has_begun = True
                     yield chunk
-        except Refused:
+        except HttpRefusal:
             raise
         except BaseException:
             # Also where something in between keeps the connection.
-            self._server.abort(call)
+            self._watch.abort(call)
             raise
 
     def _error(self, error: Exception) -> TurnwireError:
@@ -157,11 +156,11 @@ class TurnStream:
             return error
         if isinstance(error, Unreachable):
             return EngineDied(f"the connection to the inference server broke: {error}")
-        if not isinstance(error, Refused):
-            return EngineFailed(f"{self._server.dialect.name}: {error!r}")
+        if not isinstance(error, HttpRefusal):
+            return EngineFailed(f"{self._watch.dialect.name}: {error!r}")
         return self._refusal(error)
 
-    def _refusal(self, error: Refused) -> TurnwireError:
+    def _refusal(self, error: HttpRefusal) -> TurnwireError:
         """The error of a turn that the server refused. Another worker may take one that it may take
         later."""
         if error.status in _WRONG:
@@ -181,5 +180,5 @@ class TurnStream:
         """Ends a turn. If the error may be that of a server that dies, the watch looks first: a
         turn that is to go on must not be sent to a server that is dead."""
         if isinstance(error, EngineDied):
-            await self._server.look(error)
+            await self._watch.look(error)
         turn.fail(error)
