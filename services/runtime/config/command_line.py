@@ -59,7 +59,6 @@ def run_command(
         SystemExit: with status 2 for a wrong command line or configuration; stderr has one line for
             each problem.
     """
-    env = os.environ if env is None else env
     help_at = _help_place(argv)
     flags = _setting_flags(configs, without, help_texts=help_at is not None)
     epilogue = ""
@@ -71,40 +70,75 @@ def run_command(
         if topic != "all":
             flags = {name: _hidden(flag, topic, essential) for name, flag in flags.items()}
             epilogue = f"All flags: {prog} --help all; of a group: {' | '.join(topics[:-1])}"
-
-    typed: dict[str, Sequence[Token]] = {}
-
-    def collect(_app: App, _commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
-        for argument in arguments:
-            if argument.tokens:
-                typed[argument.field_info.name] = argument.tokens
-
-    @functools.wraps(command)
-    def call(*args: Any, **kwargs: Any) -> int:
-        if not configs:
-            return command(*args, **kwargs)
-        file = kwargs.get("config") or env.get(CONFIG_VARIABLE) or None
-        others = {name: value for name, value in kwargs.items() if name not in flags}
-        return command(Sources(typed, env, file), *args, **others)
-
-    call.__signature__ = _signature(command, bool(configs), flags)  # type: ignore[attr-defined]
-    app = App(
-        name=prog,
-        config=collect,
-        default_parameter=Parameter(negative=()),
-        help_format="markdown",
-        version_flags=(),
-        group_commands="Parameters",
-        help_epilogue=epilogue,
-    )
-    app.default(call)
+    line = _CommandLine(command, flags, os.environ if env is None else env)
     try:
-        function, bound, _ = app.parse_args(argv, print_error=False, exit_on_error=False)
-        return function(*bound.args, **bound.kwargs) or CLEAN
+        return line.run(prog, argv, epilogue)
     except ConfigError as error:
         _refuse(prog, error.problems)
     except CycloptsError as error:
         _refuse(prog, [one_line(error)])
+
+
+class _CommandLine:
+    """The command line of one command."""
+
+    def __init__(
+        self,
+        command: CommandFunction,
+        settings: Mapping[str, inspect.Parameter],
+        env: Mapping[str, str],
+    ) -> None:
+        """`settings`: the flags of settings by name; with them, the command's first argument is its
+        `Sources`."""
+        self._command = command
+        self._settings = settings
+        self._env = env
+        self._typed: dict[str, Sequence[Token]] = {}
+        """The tokens of each flag in the command line."""
+
+    def run(self, prog: str, argv: Sequence[str], epilogue: str) -> int:
+        """Calls the command with the values of `argv`. Raises CycloptsError and ConfigError."""
+        app = App(
+            name=prog,
+            config=self._collect_tokens,
+            default_parameter=Parameter(negative=()),
+            help_format="markdown",
+            version_flags=(),
+            group_commands="Parameters",
+            help_epilogue=epilogue,
+        )
+        app.default(self._described())
+        function, bound, _ = app.parse_args(argv, print_error=False, exit_on_error=False)
+        return function(*bound.args, **bound.kwargs) or CLEAN
+
+    def _described(self) -> CommandFunction:
+        """Returns `_call` with the docstring of the command, from which cyclopts makes the help,
+        and with its parameters and the settings."""
+        parameters = list(inspect.signature(self._command).parameters.values())
+        if self._settings:
+            del parameters[0]
+
+        @functools.wraps(self._command)
+        def call(*args: Any, **kwargs: Any) -> int:
+            return self._call(*args, **kwargs)
+
+        signature = inspect.Signature([*parameters, *self._settings.values()])
+        call.__signature__ = signature  # type: ignore[attr-defined]
+        return call
+
+    def _collect_tokens(
+        self, _app: App, _commands: tuple[str, ...], arguments: ArgumentCollection
+    ) -> None:
+        for argument in arguments:
+            if argument.tokens:
+                self._typed[argument.field_info.name] = argument.tokens
+
+    def _call(self, *args: Any, **kwargs: Any) -> int:
+        if not self._settings:
+            return self._command(*args, **kwargs)
+        file = kwargs.get("config") or self._env.get(CONFIG_VARIABLE) or None
+        others = {name: value for name, value in kwargs.items() if name not in self._settings}
+        return self._command(Sources(self._typed, self._env, file), *args, **others)
 
 
 def _help_place(argv: Sequence[str]) -> int | None:
@@ -119,17 +153,6 @@ def _check_topic(prog: str, topic: str, topics: Sequence[str]) -> None:
     """Ends the process if the help has no group `topic`."""
     if topic and topic not in topics:
         _refuse(prog, [f"--help knows no group {topic}{nearest(topic, topics)}"])
-
-
-def _signature(
-    command: CommandFunction, has_sources: bool, flags: Mapping[str, inspect.Parameter]
-) -> inspect.Signature:
-    """Returns the parameters of the command line: those of a command without its `Sources`, and
-    the settings."""
-    parameters = list(inspect.signature(command).parameters.values())
-    if has_sources:
-        del parameters[0]
-    return inspect.Signature([*parameters, *flags.values()])
 
 
 def _refuse(prog: str, problems: Sequence[str]) -> NoReturn:
