@@ -103,7 +103,7 @@ class WeightsSpan(NamedTuple):
 
 
 def spans_between(spans: Iterable[WeightsSpan], start: int, end: int) -> list[WeightsSpan]:
-    """The spans of the tokens from `start` to `end`, the first of which begins at `start`. Tokens
+    """The spans of the tokens from `start` to `end`; the first one begins at `start`. Tokens
     before the first span are of version 0."""
     between = [WeightsSpan(start, 0)]
     for span in spans:

@@ -47,7 +47,7 @@ class RolloutChanged(Struct, frozen=True, omit_defaults=True, tag="rollout", tag
     """Fan-out among frontends: what is stored of a rollout has changed."""
 
     place: str
-    """Names the rollout without its id, which is a key: everyone on the bus may hear this."""
+    """Names the rollout without its id, which is a key: every user of the bus may read this."""
     cancels: Literal["", "aborted", "restarted", "deleted"] = ""
     """Why the open turns of a run are cancelled; "": they are not."""
     run: int = 0
@@ -55,7 +55,7 @@ class RolloutChanged(Struct, frozen=True, omit_defaults=True, tag="rollout", tag
 
 
 class UsageRequested(Struct, frozen=True, omit_defaults=True, tag="usage", tag_field="action"):
-    """Fan-out among frontends: each is asked for what a key has used there."""
+    """Fan-out among frontends: asks each for its counts of a key."""
 
     id: str
     """Names the request."""

@@ -10,9 +10,9 @@
 |                  | the adapter                            |                                      |
 | `session_digest` | the id                                 | sessions of a ledger's look-alikes   |
 
-What a client says of its session (headers, user ids, cache keys) is found by the APIs. Frontends of
-different releases agree on `placement_key`, and stored ledger entries have `session_digest`: their
-values never change.
+The APIs find the ids that a client sends of its session (headers, user ids, cache keys). Frontends
+of different releases agree on `placement_key`, and stored ledger entries have `session_digest`:
+their values never change.
 """
 
 import hashlib

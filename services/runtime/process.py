@@ -27,7 +27,7 @@ from services.runtime.observability.metrics import (
     CountCollector,
     LabelledRegistry,
     LoadCollector,
-    bus_readings,
+    Reading,
     process_labels,
     register,
 )
@@ -301,7 +301,7 @@ class ProcessEnd:
 
 
 def _register_metrics(process: Process) -> None:
-    register(process.metrics, CountCollector(bus_readings(process.bus)))
+    register(process.metrics, CountCollector(_bus_readings(process.bus)))
     if process.stage != "frontend":  # it has metrics of its turns by model and API
         load = process.heartbeats.service.load
         register(process.metrics, LoadCollector(process.stage, load))
@@ -323,3 +323,22 @@ def _tracer(
         ) from error
     except ValueError as error:
         raise Invalid(f"tracing: {error}", param="tracing") from error
+
+
+def _bus_readings(bus: Bus) -> dict[str, Reading]:
+    """Returns the readings of this process's connection and its messages."""
+    return {
+        "turnwire_bus_connected": Reading(
+            "Whether the connection to NATS is up.", bus, "connected"
+        ),
+        "turnwire_missing_buckets": Reading(
+            "Buckets that this process uses and does not find.", bus.buckets, "count_missing"
+        ),
+        "turnwire_unwritable_buckets": Reading(
+            "Buckets that take no writes: the disk of nats-server is full, or was.",
+            bus.buckets,
+            "count_unwritable",
+        ),
+        "turnwire_bus_published_total": Reading("Messages published.", bus, "published"),
+        "turnwire_bus_received_total": Reading("Messages received.", bus, "received"),
+    }

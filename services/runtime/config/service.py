@@ -24,8 +24,8 @@ class BusConfig(Config):
     nats_creds_file: str | None = None
     """NATS credentials file (JWT and seed), instead of user and password."""
     nats_ca_file: str | None = None
-    """PEM file of certificate authorities, one of which signed the NATS server's certificate;
-    default: those of the system."""
+    """PEM file of the certificate authorities that may sign the NATS server's certificate; default:
+    those of the system."""
     nats_cert_file: str | None = None
     """PEM file with this process's certificate, for a server that requires one."""
     nats_key_file: str | None = None

@@ -51,7 +51,7 @@ class RolloutStoreConfig(Config):
     rollout_ttl_s: Positive = 24 * 3600.0
     """Time after which JetStream deletes a turn of a rollout; `turnwire buckets` applies it."""
     rollout_store_mb: Annotated[int, Parameter(validator=Number(gte=0))] = 1024
-    """JetStream storage in MiB for rollouts, of which the oldest are deleted; `turnwire buckets`
+    """JetStream storage in MiB for rollouts; beyond it the oldest are deleted. `turnwire buckets`
     applies it. 0: there are no rollouts."""
 
 

@@ -9,7 +9,6 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from schemas.control import Load, Stage
-from services.runtime.nats.bus import Bus
 
 STEP_S = (
     0.0005,
@@ -61,25 +60,6 @@ class CountCollector(Collector):
         for name, reading in self._readings.items():
             family = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
             yield family(name, reading.text, value=reading.value())
-
-
-def bus_readings(bus: Bus) -> dict[str, Reading]:
-    """Returns the readings of this process's connection and its messages."""
-    return {
-        "turnwire_bus_connected": Reading(
-            "Whether the connection to NATS is up.", bus, "connected"
-        ),
-        "turnwire_missing_buckets": Reading(
-            "Buckets that this process uses and does not find.", bus.buckets, "count_missing"
-        ),
-        "turnwire_unwritable_buckets": Reading(
-            "Buckets that take no writes: the disk of nats-server is full, or was.",
-            bus.buckets,
-            "count_unwritable",
-        ),
-        "turnwire_bus_published_total": Reading("Messages published.", bus, "published"),
-        "turnwire_bus_received_total": Reading("Messages received.", bus, "received"),
-    }
 
 
 class LoadCollector(Collector):

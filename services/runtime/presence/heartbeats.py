@@ -102,7 +102,7 @@ class Heartbeats:
     async def start(self, others: OtherProtocols) -> None:
         """Subscribes to heartbeats. None is sent before `announce`."""
         await self._bus.subscribe(subjects.own_heartbeats(), self._on_heartbeat)
-        # Apart, because a bus with the permissions of an earlier release refuses this one.
+        # A second subscription: a bus with the permissions of an earlier release refuses it.
         await self._bus.subscribe(
             subjects.heartbeats(), lambda delivery: others.receive(delivery.subject)
         )
@@ -205,14 +205,15 @@ class Heartbeats:
         if heartbeat is None:
             return
         if heartbeat.id == self._process and heartbeat.stage == self._stage:
-            self._came_back(heartbeat.number, _now())
+            self._note_return(heartbeat.number, _now())
         elif self.registry.receive(heartbeat, _now()):
             self._log.debug("process.peer_joined", peer=heartbeat.id, peer_stage=heartbeat.stage)
             self.send_soon()  # so that the new process has this one's within milliseconds
 
-    def _came_back(self, number: int, now: float) -> None:
-        """Handles an own heartbeat that came back. Only up to when it was sent does the silence of
-        another process show its death: the bus may hang, or this process may be suspended."""
+    def _note_return(self, number: int, now: float) -> None:
+        """Handles an own heartbeat that came back. The silence of another process shows its death
+        only up to the time at which this heartbeat was sent: since then the bus may have hung, or
+        this process may have been suspended."""
         was_cut_off = self.cut_off
         returned = self._liveness.receive(number, now)
         if returned is None:

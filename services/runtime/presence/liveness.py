@@ -1,4 +1,4 @@
-"""Tells from a process's own heartbeats, which the bus returns to it, whether it is cut off."""
+"""Decides from a process's own heartbeats, which the bus returns to it, whether it is cut off."""
 
 import asyncio
 from collections import deque

@@ -1,8 +1,7 @@
 """Notes processes with another protocol, which are not used: logs each of them once, and counts the
 living.
 
-Nothing else keeps the protocols apart: a process subscribes to subjects with its own number only,
-heartbeats excepted.
+Subjects have the number of their protocol, so that only heartbeats reach processes of another one.
 """
 
 import time

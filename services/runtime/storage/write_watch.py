@@ -64,7 +64,7 @@ class WriteWatch:
         return self._bucket in self._bus.buckets.unwritable
 
     def record(self, answer: bytes | TurnwireError) -> None:
-        """Notes the answer to a write. One that there is no bucket decides nothing."""
+        """Notes the answer to a write. An answer that the bucket is missing is ignored."""
         if not isinstance(answer, bytes | TimedOut | EngineFailed):
             return
         if write_problem(answer) is None:
