@@ -2,6 +2,11 @@
 
 from pathlib import Path
 
+from typing_extensions import override
+
+from schemas.notices import FrontendNotice, UsageReported, UsageRequested
+from services.frontend.peers import Peers
+from services.frontend.turns.key_usage import KeyUsage
 from services.runtime.config.frontend import FrontendConfig
 from tests.kit.bodies import MODEL, chat
 from tests.kit.frontend import KEY, FakeGateway, guarded, key_line, serving
@@ -77,6 +82,34 @@ async def test_usage_counts_as_a_request_that_decodes_nothing(tmp_path: Path) ->
         statuses = [(await served.get("/v1/usage")).status for _ in range(2)]
         assert statuses == [200, 429]
         assert (await served.ask()).status == 200
+
+
+class NewerPeer(Peers):
+    """Another frontend, of a release that counts more."""
+
+    def __init__(self) -> None:
+        self.usage: KeyUsage | None = None
+
+    @override
+    def living(self) -> list[str]:
+        return ["frontend-2"]
+
+    @override
+    def publish(self, notice: FrontendNotice) -> None:
+        assert self.usage is not None
+        if isinstance(notice, UsageRequested):
+            counts = {MODEL: {"turns": 2, "images": 1}}
+            self.usage.apply(UsageReported(notice.id, "frontend-2", 0.0, counts))
+
+
+async def test_unknown_counts_of_a_newer_frontend_are_left_out() -> None:
+    peer = NewerPeer()
+    async with serving(peers=peer) as served:
+        peer.usage = served.app.usage
+        report = (await served.get("/v1/usage")).json
+    assert (report["frontends"], report["complete"]) == (2, True)
+    assert report["total"]["turns"] == report["models"][MODEL]["turns"] == 2
+    assert "images" not in report["total"]
 
 
 async def test_rollouts_agent_gets_no_usage(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 
+import msgspec
 from aiohttp import web
 from msgspec import UNSET, Struct, UnsetType
 
@@ -76,7 +77,7 @@ class UsageRoutes:
             since=int(min(report.since for report in reports)),
             frontends=len(reports),
             complete=complete,
-            total=UsageCounts(**total),
+            total=_known_counts(total),
             models=_counts(models),
         )
         if every:
@@ -89,7 +90,12 @@ def _by_model() -> defaultdict[str, Counter[str]]:
 
 
 def _counts(models: Mapping[str, Counter[str]]) -> dict[str, UsageCounts]:
-    return {model: UsageCounts(**counts) for model, counts in sorted(models.items())}
+    return {model: _known_counts(counts) for model, counts in sorted(models.items())}
+
+
+def _known_counts(counts: Counter[str]) -> UsageCounts:
+    """A frontend of another release may have further counts, which are left out."""
+    return msgspec.convert(counts, UsageCounts)
 
 
 def _add_routes(setup: ApiSetup) -> None:
