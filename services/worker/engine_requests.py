@@ -21,7 +21,7 @@ from services.worker.engine import (
 from services.worker.kv.prompt_blocks import AssumedBlocks, PromptBlocks
 from services.worker.kv.publisher import Kv
 from services.worker.retention import RetentionQuota
-from services.worker.thoughts import ThoughtCounter
+from services.worker.thinking.thought_counter import ThoughtCounter
 
 CONTINUED_PRIORITY = 1.0
 """Added to the priority of a turn that had a slot before its thought was ended: it goes before

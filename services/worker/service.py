@@ -34,13 +34,13 @@ from services.worker.engine import (
     EngineInfo,
     UpdatableEngine,
 )
+from services.worker.engine_controls import EngineControls
 from services.worker.engine_requests import DecodingStart, offered_adapters, prompt_tokens
 from services.worker.engines.registry import open_engine
 from services.worker.kv.publisher import open_publisher
 from services.worker.observer import WorkerObserver
 from services.worker.output.token_output import TokenOutput
 from services.worker.turn_opener import TurnOpener
-from services.worker.weights import EngineControls
 
 HEALTH_INTERVAL_S = 0.5
 

@@ -8,14 +8,14 @@ from msgspec.structs import replace
 from schemas import errors
 from schemas.requests import GenerateRequest
 from services.runtime.process import Process
-from services.worker.budgeted_turn import BudgetedTurn, Continuation
 from services.worker.engine import Engine, EngineDied, EngineImage, EngineInfo, Sink
 from services.worker.engine_requests import DecodingStart, EngineRequests
 from services.worker.kv.publisher import Kv
 from services.worker.observer import WorkerObserver
 from services.worker.output.decoding import Decoding, Decodings
 from services.worker.output.token_stream import TokenStream
-from services.worker.prefill import PrefillReporter, PrefillSink
+from services.worker.prefill_report import PrefillReporter, PrefillSink
+from services.worker.thinking.budgeted_turn import BudgetedTurn, Continuation
 
 
 class TurnOpener:

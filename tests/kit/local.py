@@ -46,8 +46,8 @@ from services.runtime.config.stages import PreprocessorConfig
 from services.runtime.nats.bus import Delivery, Handler, Subscription
 from services.runtime.presence.heartbeats import Service as StageService
 from services.runtime.process import Process
+from services.worker.engine_controls import EngineControls
 from services.worker.service import Worker
-from services.worker.weights import EngineControls
 from simulation.loop import Machine
 from tests.kit.counting import QUEUE, CountingEngine, Model, Plan
 from tests.kit.frontend import admission

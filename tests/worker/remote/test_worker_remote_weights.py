@@ -15,13 +15,13 @@ from schemas.errors import EngineFailed, Invalid, Unavailable
 from schemas.events import UNKNOWN_WEIGHTS
 from services.runtime.config.stages import WorkerConfig
 from services.worker.engine import EngineDelta, EngineDied
+from services.worker.engine_controls import EngineControls
 from services.worker.engines.open_turns import OpenTurns
 from services.worker.engines.registry import open_engine
 from services.worker.engines.remote import server_watch, server_weights
 from services.worker.engines.remote.llama.dialect import LlamaDialect
 from services.worker.engines.remote.server_pause import ServerPause
 from services.worker.engines.remote.server_weights import ServerWeights
-from services.worker.weights import EngineControls
 from tests.kit.engines import (
     EMPTY_MODEL,
     PROMPT,

@@ -12,7 +12,7 @@ from services.worker.engine import Engine, EngineDelta, EngineRequest
 from services.worker.engine_requests import EngineRequests
 from services.worker.observer import WorkerObserver
 from services.worker.output.decoding import Decoding
-from services.worker.thoughts import ThoughtCounter
+from services.worker.thinking.thought_counter import ThoughtCounter
 
 
 class Continuation:

@@ -19,10 +19,10 @@ from services.preprocessor.thought_spelling import unlimited_thoughts
 from services.runtime.storage.seal import Sealer
 from services.tokenization.detokenizer import FamilyVocabulary, Vocabulary
 from services.tokenization.prompt_tokenizer import PromptTokenizer
-from services.worker.budgeted_turn import BudgetedTurn
 from services.worker.engine import EngineDelta
 from services.worker.output.token_stream import TokenStream
-from services.worker.thoughts import ThoughtCounter
+from services.worker.thinking.budgeted_turn import BudgetedTurn
+from services.worker.thinking.thought_counter import ThoughtCounter
 from tests.kit.fake_decodings import FakeDecodings
 from tests.kit.parser_cases import Block, fold
 

@@ -14,7 +14,7 @@ from schemas.control import EngineControl, EngineState, ModelCard
 from schemas.errors import EngineFailed, Invalid
 from schemas.events import FinishReason
 from services.worker.engine import Engine, EngineDelta, EngineDied, UpdatableEngine
-from services.worker.weights import EngineControls, allowed_source
+from services.worker.engine_controls import EngineControls, allowed_source
 from tests.kit.processes import MakeProcess
 from tests.kit.waiting import LIMIT_S, eventually
 from tests.kit.worker import HeldEngine, WorkerTrial

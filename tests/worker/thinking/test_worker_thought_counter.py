@@ -16,11 +16,11 @@ from services.families.thoughts import thought_markers
 from services.tokenization.detokenizer import FamilyVocabulary
 from services.tokenization.marker_tokens import marker_tokens
 from services.tokenization.prompt_tokenizer import PromptTokenizer
-from services.worker.thoughts import ThoughtCounter
+from services.worker.thinking.thought_counter import ThoughtCounter
 from tests.kit.every import for_each, for_rows
 from tests.kit.examples import chances
 from tests.kit.parser_cases import Block, opened, vectors
-from tests.worker.budgeted_turns import Turn, budget_of, read, thought, vocabulary_of
+from tests.worker.thinking.budgeted_turns import Turn, budget_of, read, thought, vocabulary_of
 
 LIMIT = 64
 SENTENCE = "look first then weigh each case (a < b), x = {y}; `code` 12 [z] and so on. No! é 船"

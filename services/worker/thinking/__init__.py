@@ -1,0 +1,1 @@
+"""Budgets of reasoning: the thoughts of a turn are counted, and ended at the limit."""
