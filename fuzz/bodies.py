@@ -19,9 +19,9 @@ from msgspec.json import encode
 from schemas.errors import Invalid, NotFound
 from schemas.events import Prepared
 from services.frontend.apis.messages.request import Messages
-from services.frontend.apis.responses.dialect import Responses
+from services.frontend.apis.responses.parse.body import decode
 from services.frontend.apis.responses.render.events import payloads
-from services.frontend.apis.responses.request.body import decode
+from services.frontend.apis.responses.request import Responses
 from services.frontend.apis.responses.state.input_items import stored_items
 from services.frontend.apis.shared.openapi import document
 from services.frontend.apis.shared.shared_errors import openai_error

@@ -21,7 +21,7 @@ from schemas.conversation import (
 )
 from services.frontend.apis.chat.request import Chat
 from services.frontend.apis.messages.request import Messages
-from services.frontend.apis.responses.dialect import Responses
+from services.frontend.apis.responses.request import Responses
 from turnwire_tools.clients import chat, messages, responses
 
 JSON = {"content-type": "application/json"}

@@ -18,7 +18,7 @@ from services.frontend.apis.chat.render import ChatSettings
 from services.frontend.apis.chat.request import Chat
 from services.frontend.apis.completions.request import Completions
 from services.frontend.apis.messages.request import Messages
-from services.frontend.apis.responses.dialect import Responses
+from services.frontend.apis.responses.request import Responses
 
 Json: TypeAlias = dict[str, Any]
 

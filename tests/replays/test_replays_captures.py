@@ -22,8 +22,8 @@ from schemas.conversation import (
 )
 from services.frontend.apis.chat.request import Chat
 from services.frontend.apis.messages.request import Messages
-from services.frontend.apis.responses.dialect import Responses
-from services.frontend.apis.responses.request.body import decode
+from services.frontend.apis.responses.parse.body import decode
+from services.frontend.apis.responses.request import Responses
 from tests.kit.bodies import MESSAGES
 from tests.kit.every import Cases
 from turnwire_tools.clients import chat, messages, responses

@@ -20,9 +20,9 @@ from schemas.events import (
     WebSource,
 )
 from services.frontend.apis.messages.render import MessagesStream
-from services.frontend.apis.responses.dialect import Responses
 from services.frontend.apis.responses.render.events import payloads
 from services.frontend.apis.responses.render.message import url_citations
+from services.frontend.apis.responses.request import Responses
 from services.frontend.turns.interfaces import AnswerInfo
 from tests.kit.answers import dispatches, events, frames
 from tests.kit.bodies import (

@@ -9,9 +9,9 @@ from msgspec import Raw
 
 from schemas.conversation import Call, Media, Message, Part, Reasoning, Result, Text, ToolReference
 from schemas.errors import Invalid, NotFound
-from services.frontend.apis.responses.dialect import Responses, ResponsesRequest
-from services.frontend.apis.responses.request.body import decode
-from services.frontend.apis.responses.request.compaction import COMPACTED, seal_summary
+from services.frontend.apis.responses.parse.body import decode
+from services.frontend.apis.responses.parse.compaction import COMPACTED, seal_summary
+from services.frontend.apis.responses.request import Responses, ResponsesRequest
 from services.frontend.content.pdf_document import make_document
 from services.frontend.turns.compaction import SUMMARIZE
 from tests.kit.bodies import (

@@ -11,7 +11,7 @@ import pytest
 from schemas.conversation import Reasoning, Result
 from schemas.errors import ContextOverflow, ErrorInfo, ErrorKind
 from schemas.events import Failed
-from services.frontend.apis.responses.dialect import Responses, ResponsesRequest
+from services.frontend.apis.responses.request import Responses, ResponsesRequest
 from services.frontend.stored.record import StoredResponse
 from services.runtime.config.frontend import FrontendConfig
 from tests.frontend.responses.responses_client import ANSWER, Client, agent, keyed, said, types

@@ -7,9 +7,9 @@ from msgspec import Raw
 
 from schemas.errors import Invalid, TurnwireError
 from services.frontend.apis.responses import wire, wire_answers, wire_events
-from services.frontend.apis.responses.dialect import DIALECT, Responses
 from services.frontend.apis.responses.errors import FORMAT, not_found
-from services.frontend.apis.responses.request.body import DecodedRequest
+from services.frontend.apis.responses.parse.body import DecodedRequest
+from services.frontend.apis.responses.request import DIALECT, Responses
 from services.frontend.apis.responses.state.background import Background, Job
 from services.frontend.apis.responses.state.expand import chain_items
 from services.frontend.apis.responses.state.follow import send_events, stored_events, wait_for_end

@@ -10,6 +10,7 @@ from typing_extensions import override
 
 from schemas.events import BlockStart, BlockStop, TokenLogprob
 from services.frontend.apis.responses import wire_answers, wire_events
+from services.frontend.apis.responses.parse.tools import ToolName, find_tool_name
 from services.frontend.apis.responses.render.built_in import ID_PREFIXES, built_in_call
 from services.frontend.apis.responses.render.events import plain_delta
 from services.frontend.apis.responses.render.items import (
@@ -18,7 +19,6 @@ from services.frontend.apis.responses.render.items import (
     OpenItem,
     encode_item,
 )
-from services.frontend.apis.responses.request.tools import ToolName, find_tool_name
 from services.frontend.apis.shared.decode import is_json
 from services.frontend.apis.shared.tools import FreeformInput
 

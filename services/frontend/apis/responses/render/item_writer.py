@@ -5,6 +5,7 @@ from msgspec.structs import replace
 
 from schemas.events import BlockStart, BlockStop, HostedResult, HostedResults, TokenLogprob
 from services.frontend.apis.responses import wire_events
+from services.frontend.apis.responses.parse.tool_specs import SEARCH_KIND, TOOL_SEARCH
 from services.frontend.apis.responses.render.calls import open_call
 from services.frontend.apis.responses.render.document import ResponseState
 from services.frontend.apis.responses.render.items import (
@@ -18,7 +19,6 @@ from services.frontend.apis.responses.render.message import OpenMessage
 from services.frontend.apis.responses.render.reasoning import OpenReasoning
 from services.frontend.apis.responses.render.searches import OpenSearch, Searches, results_item
 from services.frontend.apis.responses.render.tool_searches import OpenToolSearch, search_output
-from services.frontend.apis.responses.request.tool_specs import SEARCH_KIND, TOOL_SEARCH
 
 
 class ItemWriter:

@@ -6,9 +6,9 @@ import msgspec
 from msgspec import Raw
 
 from services.frontend.apis.responses import wire_answers
-from services.frontend.apis.responses.dialect import ResponsesRequest
+from services.frontend.apis.responses.parse.body import DecodedRequest
 from services.frontend.apis.responses.render.response_renderer import ResponseRenderer
-from services.frontend.apis.responses.request.body import DecodedRequest
+from services.frontend.apis.responses.request import ResponsesRequest
 from services.frontend.apis.responses.state.input_items import stored_items
 from services.frontend.apis.responses.state.recording import EventPacker, NoPacker, StreamRecorder
 from services.frontend.stored.record import StoredResponse

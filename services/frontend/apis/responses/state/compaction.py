@@ -13,9 +13,9 @@ from msgspec import Raw
 from schemas.conversation import Conversation
 from schemas.errors import raised
 from services.frontend.apis.responses import wire
-from services.frontend.apis.responses.dialect import DIALECT, ResponsesRequest
+from services.frontend.apis.responses.parse.body import MESSAGE, DecodedRequest, item_kinds
 from services.frontend.apis.responses.render.document import ResponseState
-from services.frontend.apis.responses.request.body import MESSAGE, DecodedRequest, item_kinds
+from services.frontend.apis.responses.request import DIALECT, ResponsesRequest
 from services.frontend.turns.compaction import write_summary
 from services.frontend.turns.turn_service import ModelAccess
 

@@ -7,7 +7,7 @@ from msgspec import Raw
 
 from schemas.errors import Invalid
 from services.frontend.apis.responses.errors import previous_not_found
-from services.frontend.apis.responses.request.body import DecodedRequest
+from services.frontend.apis.responses.parse.body import DecodedRequest
 from services.frontend.stored.memory import MemoryStore
 from services.frontend.stored.record import StoredResponse, raw_size
 

@@ -8,7 +8,7 @@ from msgspec import Raw
 
 from schemas.errors import Invalid
 from services.frontend.apis.responses import wire, wire_answers
-from services.frontend.apis.responses.request.body import MESSAGE, DecodedRequest
+from services.frontend.apis.responses.parse.body import MESSAGE, DecodedRequest
 from services.frontend.apis.shared.openai.wording import invalid_value, out_of_range
 from services.frontend.stored.record import item_id
 

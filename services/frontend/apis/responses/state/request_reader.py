@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from schemas.conversation import Conversation
 from schemas.events import Usage
-from services.frontend.apis.responses.dialect import Responses, ResponsesRequest
-from services.frontend.apis.responses.request.body import DecodedRequest
+from services.frontend.apis.responses.parse.body import DecodedRequest
+from services.frontend.apis.responses.request import Responses, ResponsesRequest
 from services.frontend.apis.responses.state.accepted_request import AcceptedRequest, InputItems
 from services.frontend.apis.responses.state.compaction import (
     exceeds_threshold,

@@ -7,8 +7,8 @@ from abc import abstractmethod
 from typing_extensions import override
 
 from schemas.events import Prepared
-from services.frontend.apis.responses.dialect import DIALECT
 from services.frontend.apis.responses.render.document import response_id
+from services.frontend.apis.responses.request import DIALECT
 from services.frontend.apis.responses.state.accepted_request import AcceptedRequest
 from services.frontend.apis.responses.state.recording import StreamRecorder
 from services.frontend.turns.answer import RunningAnswer, logged

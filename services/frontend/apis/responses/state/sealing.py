@@ -6,7 +6,7 @@ from functools import cached_property
 from typing_extensions import override
 
 from schemas.control import ModelCard
-from services.frontend.apis.responses.request.compaction import TextSealer
+from services.frontend.apis.responses.parse.compaction import TextSealer
 from services.frontend.turns.turn_service import ModelAccess
 from services.runtime.storage.seal import Sealer, TenantSealer
 

@@ -34,8 +34,8 @@ from schemas.errors import (
 )
 from schemas.events import Finish, FinishReason, Usage
 from services.frontend.apis.responses.errors import FORMAT
+from services.frontend.apis.responses.parse.body import DecodedRequest
 from services.frontend.apis.responses.render.events import payloads
-from services.frontend.apis.responses.request.body import DecodedRequest
 from services.frontend.apis.responses.state import frames
 from services.frontend.apis.responses.state.accepted_request import AcceptedRequest
 from services.frontend.apis.responses.state.connection_store import ConnectionStore

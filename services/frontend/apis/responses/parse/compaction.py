@@ -8,7 +8,7 @@ from typing import Protocol
 
 from schemas.errors import Invalid
 from services.frontend.apis.responses import wire
-from services.frontend.apis.responses.request.body import DecodedRequest
+from services.frontend.apis.responses.parse.body import DecodedRequest
 
 TRIGGER = "compaction_trigger"
 COMPACTED = "The conversation before this point was compacted. Summary of it:\n\n"

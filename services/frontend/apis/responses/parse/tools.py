@@ -15,8 +15,8 @@ from msgspec.structs import replace
 from schemas.conversation import Call, ToolSpec, rendered_name
 from schemas.errors import Invalid
 from services.frontend.apis.responses import wire
-from services.frontend.apis.responses.request.members import convert
-from services.frontend.apis.responses.request.tool_specs import (
+from services.frontend.apis.responses.parse.members import convert
+from services.frontend.apis.responses.parse.tool_specs import (
     BUILT_IN,
     TOOL_SEARCH,
     WEB_SEARCH,

@@ -11,6 +11,20 @@ from schemas.conversation import Conversation
 from schemas.errors import Invalid
 from services.frontend.apis.responses import wire
 from services.frontend.apis.responses.errors import not_found
+from services.frontend.apis.responses.parse import conversation
+from services.frontend.apis.responses.parse.body import (
+    REASONING_SEALED,
+    SOURCES,
+    DecodedRequest,
+    decode,
+)
+from services.frontend.apis.responses.parse.compaction import (
+    TRIGGER,
+    TextSealer,
+    ends_in_trigger,
+)
+from services.frontend.apis.responses.parse.items import ItemReader
+from services.frontend.apis.responses.parse.tools import RequestTools
 from services.frontend.apis.responses.render.events import KEEPALIVE
 from services.frontend.apis.responses.render.items import ResponsesShape
 from services.frontend.apis.responses.render.response_renderer import (
@@ -19,20 +33,6 @@ from services.frontend.apis.responses.render.response_renderer import (
 )
 from services.frontend.apis.responses.render.stream import ResponsesStream
 from services.frontend.apis.responses.render.summary_stream import SummaryStream
-from services.frontend.apis.responses.request import conversation
-from services.frontend.apis.responses.request.body import (
-    REASONING_SEALED,
-    SOURCES,
-    DecodedRequest,
-    decode,
-)
-from services.frontend.apis.responses.request.compaction import (
-    TRIGGER,
-    TextSealer,
-    ends_in_trigger,
-)
-from services.frontend.apis.responses.request.items import ItemReader
-from services.frontend.apis.responses.request.tools import RequestTools
 from services.frontend.apis.shared.client import Headers
 from services.frontend.apis.shared.decode import is_set
 from services.frontend.turns.compaction import request_summary

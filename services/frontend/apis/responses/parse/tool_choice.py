@@ -6,10 +6,10 @@ from typing import Any
 from schemas.conversation import ToolChoice
 from schemas.errors import Invalid
 from services.frontend.apis.responses import wire
-from services.frontend.apis.responses.request.body import DecodedRequest
-from services.frontend.apis.responses.request.members import convert
-from services.frontend.apis.responses.request.tool_specs import WEB_SEARCH, WEB_SEARCH_TYPES
-from services.frontend.apis.responses.request.tools import RequestTools, ToolName
+from services.frontend.apis.responses.parse.body import DecodedRequest
+from services.frontend.apis.responses.parse.members import convert
+from services.frontend.apis.responses.parse.tool_specs import WEB_SEARCH, WEB_SEARCH_TYPES
+from services.frontend.apis.responses.parse.tools import RequestTools, ToolName
 from services.frontend.apis.shared.decode import is_set
 from services.frontend.apis.shared.openai.wording import (
     invalid_value,

@@ -15,8 +15,8 @@ from msgspec import Raw
 from schemas.conversation import Media, Text
 from schemas.errors import Invalid
 from services.frontend.apis.responses import wire
-from services.frontend.apis.responses.request.compaction import TRIGGER
-from services.frontend.apis.responses.request.members import convert
+from services.frontend.apis.responses.parse.compaction import TRIGGER
+from services.frontend.apis.responses.parse.members import convert
 from services.frontend.apis.shared.content import (
     check_url,
     data_url,

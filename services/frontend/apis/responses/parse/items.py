@@ -6,15 +6,15 @@ from msgspec import Raw
 
 from schemas.conversation import Media, Message, Text
 from services.frontend.apis.responses import wire
-from services.frontend.apis.responses.request import content
-from services.frontend.apis.responses.request.body import MESSAGE, DecodedRequest, item_kinds
-from services.frontend.apis.responses.request.calls import ToolCallReader
-from services.frontend.apis.responses.request.compaction import COMPACTED, TextSealer, open_summary
-from services.frontend.apis.responses.request.content import AS_TEXT, IGNORED, hosted_text
-from services.frontend.apis.responses.request.history import ItemHistory
-from services.frontend.apis.responses.request.members import convert, convert_item
-from services.frontend.apis.responses.request.reasoning import ReasoningReader
-from services.frontend.apis.responses.request.tools import RequestTools
+from services.frontend.apis.responses.parse import content
+from services.frontend.apis.responses.parse.body import MESSAGE, DecodedRequest, item_kinds
+from services.frontend.apis.responses.parse.calls import ToolCallReader
+from services.frontend.apis.responses.parse.compaction import COMPACTED, TextSealer, open_summary
+from services.frontend.apis.responses.parse.content import AS_TEXT, IGNORED, hosted_text
+from services.frontend.apis.responses.parse.history import ItemHistory
+from services.frontend.apis.responses.parse.members import convert, convert_item
+from services.frontend.apis.responses.parse.reasoning import ReasoningReader
+from services.frontend.apis.responses.parse.tools import RequestTools
 from services.frontend.apis.shared.decode import is_set, tags_of
 from services.frontend.apis.shared.unknown_parts import is_unknown_question, members, part_type
 

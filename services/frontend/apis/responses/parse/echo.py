@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Raw
 
 from services.frontend.apis.responses import wire
-from services.frontend.apis.responses.request.members import convert
+from services.frontend.apis.responses.parse.members import convert
 from services.frontend.apis.shared.decode import is_set, one_line
 from services.runtime.caches.memo import Memo
 
