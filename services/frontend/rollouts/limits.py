@@ -1,4 +1,4 @@
-"""Says when a rollout takes no more turns, and what its turns are decoded with. Pure."""
+"""Decides when a rollout ends, and the sampling of its turns. Pure."""
 
 from typing import Any
 

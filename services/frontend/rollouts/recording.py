@@ -114,8 +114,8 @@ class RecordedTurn(TurnSink):
         self._run = view.state.run
         self._id = id
         self._sink = sink
-        self._asked: Sampling = admitted.conversation.sampling
-        """What the client wants to get."""
+        self._client_sampling: Sampling = admitted.conversation.sampling
+        """The client's own sampling: whether it gets ids and log probabilities."""
         has_logprobs = "logprobs" in admitted.card.features
         conversation = rollout_conversation(admitted.conversation, view, logprobs=has_logprobs)
         self._admitted = admitted.with_conversation(conversation)
@@ -241,12 +241,12 @@ class RecordedTurn(TurnSink):
     # -- what the client gets
 
     def _for_client(self, prepared: Prepared) -> Prepared:
-        if self._asked.return_token_ids:
+        if self._client_sampling.return_token_ids:
             return prepared
         return replace(prepared, prompt_ids=b"", opening="", images=[])
 
     def _events_for_client(self, events: list[TurnEvent]) -> list[TurnEvent]:
-        asked = self._asked
+        asked = self._client_sampling
         if asked.return_token_ids and asked.logprobs is not None:
             return events
         if not asked.return_token_ids:

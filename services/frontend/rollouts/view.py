@@ -1,4 +1,4 @@
-"""What a frontend knows of one rollout: the sum of its records, without tokens."""
+"""One rollout as this frontend has read it: the sum of its records, without tokens."""
 
 import asyncio
 
@@ -147,7 +147,7 @@ class RolloutView:
 
 
 def turn_view(record: BegunTurn | StoredTurn | FailedTurn) -> TurnView:
-    """Returns what is known of a turn by its last record."""
+    """Returns a turn as its last record describes it."""
     match record:
         case BegunTurn():
             return TurnView(record.run, frontend=record.frontend)

@@ -81,7 +81,14 @@ class Admitted:
 
 class TurnSink(Protocol):
     """Receives a turn's events. Both methods are called on the loop, return at once and must not
-    raise."""
+    raise.
+
+    Events pass from the bus to the client through these sinks, each where it is needed:
+    `RecordedTurn` (of a rollout), `HostedAnswer` (with tools that the server runs), `NoticeSink`
+    (with a note for the user), `ChoiceSink` (of several choices), and at the end an `AnswerSink`,
+    which renders or keeps them. The gateways that add the first two are nested in the opposite
+    order (`TurnGateway`).
+    """
 
     def opened(self, prepared: Prepared) -> None:
         """Reports that the turn is prepared: `TurnGateway.open` will return, unless its caller's
@@ -114,7 +121,12 @@ class OpenTurn:
 
 
 class TurnGateway(Protocol):
-    """Opens turns of admitted requests."""
+    """Opens turns of admitted requests.
+
+    `app.make_app` nests the gateways: `HostedToolGateway` opens each turn of an answer with
+    `RecordingGateway`, which opens those of rollouts, and all others, with `BusGateway`. Without
+    rollouts there is no `RecordingGateway`.
+    """
 
     async def open(self, admitted: Admitted, sink: TurnSink, *, turn_id: str) -> OpenTurn:
         """Starts a turn; returns once the prompt is ready and a worker has it.

@@ -1,1 +1,1 @@
-"""Rollouts, for those who train (docs/rollouts.md)."""
+"""The API of rollouts, for trainers (docs/rollouts.md)."""
