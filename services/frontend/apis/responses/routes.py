@@ -75,8 +75,8 @@ class ResponsesRoutes:
         sealers = Sealers(config.seal_key_file)
         self._turns = setup.turns
         self._store = store
-        self._dialect = Responses(config.served_tools)
-        self._reader = RequestReader(self._dialect, store, sealers, setup.turns)
+        self._responses = Responses(config.served_tools)
+        self._reader = RequestReader(self._responses, store, sealers, setup.turns)
         self._background = Background(store, setup.turns, setup.callers)
         self._connections = Connections(self._reader, setup.callers)
         self.running = RunningResponses(store, self._background, self._connections)
@@ -187,7 +187,9 @@ class ResponsesRoutes:
     async def _decode(self, http: web.Request) -> DecodedRequest:
         try:
             return await read_request(
-                http, self._turns.config.max_body_bytes, lambda body, _: self._dialect.decode(body)
+                http,
+                self._turns.config.max_body_bytes,
+                lambda body, _: self._responses.decode(body),
             )
         except TurnwireError as error:  # `http_answer` counts later refusals
             self._turns.metrics.count_refusal(DIALECT.name, str(error.info.kind))

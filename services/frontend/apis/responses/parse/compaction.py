@@ -17,7 +17,7 @@ _MARK = "turnwire.compaction.1\n"
 
 
 class TextSealer(Protocol):
-    """Seals and opens text, for the dialect, which has no key."""
+    """Seals and opens text for the conversion of a request, which has no key."""
 
     def seal(self, text: str) -> str:
         """The sealed form of a text."""

@@ -33,9 +33,9 @@ class RequestReader:
     """Reads requests, over HTTP and over WebSockets."""
 
     def __init__(
-        self, dialect: Responses, store: MemoryStore, sealers: Sealers, turns: TurnService
+        self, responses: Responses, store: MemoryStore, sealers: Sealers, turns: TurnService
     ) -> None:
-        self.dialect = dialect
+        self.responses = responses
         self.store = store
         self.turns = turns
         self._sealers = sealers
@@ -104,7 +104,7 @@ class RequestReader:
         """Converts the client's request, or one that a compaction makes of it. Raises as
         `Responses.convert`."""
         convert = partial(
-            self.dialect.convert,
+            self.responses.convert,
             sealer=self._sealers.sealer(decoded.model, model),
             counting=counting,
             compacting=compacting,

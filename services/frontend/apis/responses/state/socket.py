@@ -164,7 +164,7 @@ class Socket:
                     raise Invalid(message, param="type", code="invalid_value")
                 if self._ending:
                     raise raised(_closing(self._ending))
-                decoded = await run_in_thread_if(large, self._reader.dialect.decode, data)
+                decoded = await run_in_thread_if(large, self._reader.responses.decode, data)
                 self._enqueue(lane, LaneRequest(decoded, len(data)))
 
     def _refuse_to_steer(self, envelope: frames.Envelope) -> None:
