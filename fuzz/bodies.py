@@ -27,7 +27,7 @@ from services.frontend.apis.shared.openapi import document
 from services.frontend.apis.shared.shared_errors import openai_error
 from services.frontend.app import APIS
 from services.frontend.content.image import without_images
-from services.frontend.turns.interfaces import AnswerInfo
+from services.frontend.turns.interfaces import RenderInfo
 from tests.kit import bodies, events
 from tests.kit.bodies import assistant, block, message, user
 
@@ -135,8 +135,11 @@ def _responses(body: bytes, *, counting: bool) -> Any:
     request = decode(body).with_references({"known": Raw(encode(message("user", "Hi.")))})
     ask = Responses().convert(request, {}, sealer=Sealer(), counting=counting)
     encode(stored_items(request, "t1"))
-    renderer = ask.renderer(AnswerInfo("t1", "req", ask.decoded.model, 1))
-    rendered = renderer.start([Prepared(1, 1)]) + renderer.events(TURN)
+    info = RenderInfo(
+        turn="t1", request_id="req", model=ask.decoded.model, created=1, clock=lambda: 1.0
+    )
+    renderer = ask.renderer(info)
+    rendered = renderer.start([Prepared(1, 1)]) + renderer.render(TURN)
     for number, payload in enumerate(payloads(rendered)):
         assert json.loads(payload)["sequence_number"] == number, payload
     return ask.conversation

@@ -85,7 +85,7 @@ def test_refusal_for_lack_of_a_process_has_a_time_to_wait(kind: ErrorKind) -> No
 
 
 async def test_out_of_memory_is_answered_with_a_retry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(MessagesStream, "render", MagicMock(side_effect=MemoryError))
+    monkeypatch.setattr(MessagesStream, "api_events", MagicMock(side_effect=MemoryError))
     async with serving(FakeGateway(lambda: [text(0, "so"), [finish(1)]])) as served:
         reply = await served.ask()
         assert reply.error == (503, "overloaded_error", OUT_OF_MEMORY.message)

@@ -1,9 +1,10 @@
 """A sink of a turn that keeps what it takes."""
 
 from schemas.events import Delta, Failed, Finish, Prepared, TurnEvent
+from services.frontend.turns.interfaces import TurnSink
 
 
-class RecordingSink:
+class RecordingSink(TurnSink):
     """Checks that it is opened before the first event, and that nothing follows the end. The next
     batch is answered with the error `broken`, if there is one."""
 

@@ -13,13 +13,20 @@ from msgspec.structs import replace
 
 from schemas.events import Dispatch, Prepared
 from services.frontend.apis.chat.request import Chat
-from services.frontend.turns.interfaces import AnswerInfo
+from services.frontend.turns.interfaces import RenderInfo
 from tests.kit.bodies import CHAT, MODEL, Api
 from tests.kit.events import with_dispatch
 from tests.kit.stories import STORIES, Batches, Story
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "turns"
 PREPARED = Prepared(656, 1024)
+INFO = RenderInfo(
+    turn="0a1b2c",
+    request_id="req_0a1b2c",
+    model=MODEL,
+    created=1700000000,
+    clock=lambda: 1700000009.5,
+)
 
 
 class Telling:
@@ -49,17 +56,9 @@ class Telling:
             return Chat(self.story.settings).parse(encode(body), self.story.headers)
         return self.api.parse(body)
 
-    def info(self) -> AnswerInfo:
+    def info(self) -> RenderInfo:
         story = self.story
-        return AnswerInfo(
-            "0a1b2c",
-            "req_0a1b2c",
-            MODEL,
-            1700000000,
-            dispatch=story.dispatch,
-            dispatch_reasoning=story.dispatch_reasoning,
-            now=lambda: 1700000009.5,
-        )
+        return replace(INFO, dispatch=story.dispatch, dispatch_reasoning=story.dispatch_reasoning)
 
     def stream(self, batches: Batches | None = None) -> bytes:
         """The stream of the turn in these batches, by default of one event each."""
@@ -68,7 +67,7 @@ class Telling:
         if batches is None:
             batches = [(choice, [event]) for choice, events in self.batches for event in events]
         for choice, events in batches:
-            stream += renderer.events(events, choice)
+            stream += renderer.render(events, choice)
         return bytes(stream)
 
     def document(self) -> bytes:
@@ -76,7 +75,7 @@ class Telling:
         collector = self.parsed(stream=False).collector(self.info())
         collector.start([PREPARED] * self.choices)
         for choice, events in self.batches:
-            collector.events(events, choice)
+            collector.add(events, choice)
         return bytes(collector.body())
 
 

@@ -29,7 +29,7 @@ class LateStops(ReplayGateway):
     async def open(self, admitted: Admitted, sink: TurnSink, *, turn_id: str) -> OpenTurn:
         held: list[TurnEvent] = []
 
-        class DelayingSink:
+        class DelayingSink(TurnSink):
             def opened(self, prepared: Prepared) -> None:
                 sink.opened(prepared)
 

@@ -10,10 +10,12 @@ write, checks for silence and stalls.
 
 import asyncio
 import socket
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 
 from aiohttp import HttpVersion11, web
+from typing_extensions import override
 
 from services.runtime.config.frontend import FrontendConfig
 
@@ -136,7 +138,34 @@ class _Backlog:
         return data
 
 
-class SseWriter:
+class StreamWriter(ABC):
+    """Sends the bytes of a rendered stream. Its methods, except `run`, do not block."""
+
+    closed: bool
+    """No more bytes are accepted."""
+
+    @abstractmethod
+    def begin(self, data: bytes) -> None:
+        """Sends the first bytes."""
+
+    @abstractmethod
+    def write(self, data: bytes, now: float | None = None) -> None:
+        """Sends the next bytes. `now`: the loop's time, if the caller has it."""
+
+    @abstractmethod
+    def close(self, last: bytes = b"") -> None:
+        """Ends the stream with these bytes. Idempotent."""
+
+    @abstractmethod
+    def abort(self) -> None:
+        """Breaks the stream off, so that its reader does not take it for complete."""
+
+    @abstractmethod
+    async def run(self) -> None:
+        """Returns when the stream is closed and all bytes are sent."""
+
+
+class SseWriter(StreamWriter):
     """Writes one stream."""
 
     def __init__(
@@ -149,7 +178,6 @@ class SseWriter:
         on_slow: Callable[[], None],
     ) -> None:
         self.closed = False
-        """No more bytes are accepted."""
         self.response = response
         self._request = request
         self._chunked = response.chunked
@@ -165,17 +193,16 @@ class SseWriter:
         self._last = self._loop.time()
         self._timer: asyncio.TimerHandle | None = None
 
+    @override
     def begin(self, data: bytes) -> None:
         """Sends the response's head and the first bytes."""
         self.response.begin(self._request, data[:HIGH_WATER_BYTES])
         self.write(data[HIGH_WATER_BYTES:])
 
+    @override
     def write(self, data: bytes, now: float | None = None) -> None:
         """Sends bytes, or keeps them if the client reads too slowly. Disconnects the client if it
-        keeps too many.
-
-        `now`: the loop's time, if the caller has it.
-        """
+        keeps too many."""
         if self.closed or not data:
             return
         self._last = self._loop.time() if now is None else now
@@ -186,6 +213,7 @@ class SseWriter:
         else:
             self._client.write(data)
 
+    @override
     def close(self, last: bytes = b"") -> None:
         """Ends the stream with these bytes. `run` returns when all are sent."""
         if len(last) > SLICE_BYTES:
@@ -200,14 +228,16 @@ class SseWriter:
             self._keep(last)
         self._client.wake.set()
 
+    @override
     def abort(self) -> None:
-        """Aborts the connection, so that the client does not take a part of the answer for all."""
+        """Aborts the connection."""
         self.closed = True
         self._ended = True
         self._client.is_full = False
         self._client.wake.set()
         self._client.abort()
 
+    @override
     async def run(self) -> None:
         """Serves the stream until `close`, then ends the response. Raises ConnectionError if the
         client disconnects."""

@@ -23,10 +23,10 @@ from schemas.events import Prepared, TurnEvent
 from services.frontend.turns.answer_record import AnswerRecord
 from services.frontend.turns.interfaces import (
     Admitted,
-    AnswerInfo,
     CancelReason,
     OpenTurn,
     ParsedRequest,
+    RenderInfo,
     TurnSink,
 )
 from services.frontend.turns.shortening import shorten_conversation
@@ -133,9 +133,9 @@ class RunningAnswer:
         # A compaction must not fail because of what it removes.
         return AdmittedAnswer(choices, model_name, may_shorten or first.summary)
 
-    def info(self, admitted: AdmittedAnswer) -> AnswerInfo:
+    def info(self, admitted: AdmittedAnswer) -> RenderInfo:
         """Returns what a renderer needs besides the events. `created` is now."""
-        return self.model.answer_info(admitted.model_name)
+        return self.model.render_info(admitted.model_name)
 
     async def run_turns(self, admitted: AdmittedAnswer, sink: AnswerSink) -> None:
         """Opens the turn of every choice, or none, and passes their events to the sink until the

@@ -5,6 +5,7 @@ one terminal event. `services.frontend.gateway` implements the interface over NA
 replays implement it in memory.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, TypeAlias, final
@@ -79,7 +80,7 @@ class Admitted:
         return replace(self, conversation=following, images=None, continues=True)
 
 
-class TurnSink(Protocol):
+class TurnSink(ABC):
     """Receives a turn's events. Both methods are called on the loop, return at once and must not
     raise.
 
@@ -90,14 +91,12 @@ class TurnSink(Protocol):
     order (`TurnGateway`).
     """
 
+    @abstractmethod
     def opened(self, prepared: Prepared) -> None:
-        """Reports that the turn is prepared: `TurnGateway.open` will return, unless its caller's
-        task is cancelled.
+        """Called once a worker has the turn, shortly before `TurnGateway.open` returns; at most
+        once, before the first `push`."""
 
-        Called at most once, before the first `push`.
-        """
-        ...
-
+    @abstractmethod
     def push(self, events: list[TurnEvent], tokens: int = 0) -> None:
         """Takes the next events: ordered, no gaps, no repeats; possibly before `TurnGateway.open`
         has returned.
@@ -107,7 +106,6 @@ class TurnSink(Protocol):
         tools. Exactly one Finish or Failed ends them. `tokens`: output tokens of the turn so far;
         0: unknown.
         """
-        ...
 
 
 @final
@@ -186,7 +184,7 @@ class Pipeline(Protocol):
         ...
 
 
-class AnswerInfo(Struct, frozen=True):
+class RenderInfo(Struct, frozen=True, kw_only=True):
     """What a renderer needs besides the events."""
 
     turn: str
@@ -196,37 +194,43 @@ class AnswerInfo(Struct, frozen=True):
     """The model's name as the client spelled it."""
     created: int
     """Unix time in seconds."""
+    clock: Callable[[], float]
+    """Returns the Unix time in seconds, for answers that contain the time of their end."""
     dispatch: bool = False
     """Send each complete tool call again in an event of its own."""
     dispatch_reasoning: bool = False
     """Send each finished reasoning block again in an event of its own."""
-    now: Callable[[], float] | None = None
-    """Unix time, for answers that contain their end time."""
 
 
-class Renderer(Protocol):
+class Renderer(ABC):
     """Renders one streamed answer. Every method returns the bytes to send next, possibly none."""
 
+    @abstractmethod
     def start(self, prepared: Sequence[Prepared]) -> bytes:
         """Renders the opening of the stream. Called once, first. `prepared`: one a choice."""
 
-    def events(self, events: Sequence[TurnEvent], choice: int = 0) -> bytes:
+    @abstractmethod
+    def render(self, events: Sequence[TurnEvent], choice: int = 0) -> bytes:
         """Renders the next events of one choice. The last choice's Finish, and any Failed, end the
         stream."""
 
+    @abstractmethod
     def error(self, info: ErrorInfo) -> bytes:
         """Renders an error that ends the stream, of this server and not of the turn."""
 
 
-class Collector(Protocol):
+class Collector(ABC):
     """Collects one answer that is sent whole."""
 
+    @abstractmethod
     def start(self, prepared: Sequence[Prepared]) -> None:
         """Starts the answer. Called once, first. `prepared`: one for each choice."""
 
-    def events(self, events: Sequence[TurnEvent], choice: int = 0) -> None:
+    @abstractmethod
+    def add(self, events: Sequence[TurnEvent], choice: int = 0) -> None:
         """Takes the next events of one choice."""
 
+    @abstractmethod
     def body(self) -> bytes:
         """Returns the JSON document. Called once, after every choice's Finish."""
 
@@ -252,11 +256,11 @@ class ParsedRequest(Struct, frozen=True, kw_only=True):
         """One for each choice of the answer, by prompt. All have the same `model`."""
         return (self.conversation,)
 
-    def renderer(self, answer: AnswerInfo) -> Renderer:
+    def renderer(self, answer: RenderInfo) -> Renderer:
         """Returns the renderer of the streamed answer."""
         raise NotImplementedError
 
-    def collector(self, answer: AnswerInfo) -> Collector:
+    def collector(self, answer: RenderInfo) -> Collector:
         """Returns the collector of the whole answer."""
         raise NotImplementedError
 

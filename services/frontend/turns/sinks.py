@@ -9,46 +9,19 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, groupby
 from operator import itemgetter
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 from typing_extensions import override
 
 from schemas.errors import ErrorInfo, raised, unexpected
 from schemas.events import Delta, Finish, LastEvent, Prepared, TurnEvent, failure_of
+from services.frontend.http.sse import StreamWriter
 from services.frontend.turns.answer_record import AnswerRecord
 from services.frontend.turns.flusher import FlushedStream, Flusher
-from services.frontend.turns.interfaces import AnswerInfo, Renderer, TurnSink
+from services.frontend.turns.interfaces import Renderer, RenderInfo, TurnSink
 from services.runtime.nats.requests import after_sending
 
-
-class StreamWriter(Protocol):
-    """Sends the bytes of a rendered stream. Its methods, except `run`, do not block."""
-
-    closed: bool
-    """No more bytes are accepted."""
-
-    @abstractmethod
-    def begin(self, data: bytes) -> None:
-        """Sends the first bytes."""
-
-    @abstractmethod
-    def write(self, data: bytes, now: float | None = None) -> None:
-        """Sends the next bytes. `now`: the loop's time, if the caller has it."""
-
-    @abstractmethod
-    def close(self, last: bytes = b"") -> None:
-        """Ends the stream with these bytes. Idempotent."""
-
-    @abstractmethod
-    def abort(self) -> None:
-        """Breaks the stream off, so that its reader does not take it for complete."""
-
-    @abstractmethod
-    async def run(self) -> None:
-        """Returns when the stream is closed and all bytes are sent."""
-
-
-MakeRenderer: TypeAlias = Callable[[AnswerInfo], Renderer]
+MakeRenderer: TypeAlias = Callable[[RenderInfo], Renderer]
 Batch: TypeAlias = tuple[int, list[TurnEvent], int]
 """A choice, its next events, and its output tokens so far."""
 
@@ -121,7 +94,7 @@ class StreamSink(AnswerSink, FlushedStream):
         self,
         record: AnswerRecord,
         make_renderer: MakeRenderer,
-        info: AnswerInfo,
+        info: RenderInfo,
         writer: StreamWriter,
         flusher: Flusher,
     ) -> None:
@@ -245,7 +218,7 @@ class StreamSink(AnswerSink, FlushedStream):
             if len(pending) == 1:
                 choice, events, tokens = pending[0]
                 self._record.record_batch(tokens, now, choice)
-                self._rendered = renderer.events(events, choice)
+                self._rendered = renderer.render(events, choice)
             else:
                 self._rendered = self._render_merged(renderer, pending, now)
         except Exception as error:  # one stream's failure must not affect the others of the tick
@@ -259,7 +232,7 @@ class StreamSink(AnswerSink, FlushedStream):
         latest_tokens = {choice: tokens for choice, _, tokens in pending}
         for choice, tokens in latest_tokens.items():
             self._record.record_batch(tokens, now, choice)
-        return b"".join([renderer.events(events, choice) for choice, events in _merge(pending)])
+        return b"".join([renderer.render(events, choice) for choice, events in _merge(pending)])
 
 
 class EventBuffer(AnswerSink):

@@ -11,7 +11,7 @@ from schemas.conversation import Conversation
 from services.frontend.http.request_context import RequestContext
 from services.frontend.turns.admission import Admission
 from services.frontend.turns.flusher import Flusher
-from services.frontend.turns.interfaces import Admitted, AnswerInfo, ParsedRequest
+from services.frontend.turns.interfaces import Admitted, ParsedRequest, RenderInfo
 from services.frontend.turns.key_usage import KeyUsage
 from services.frontend.turns.metrics import FrontendMetrics
 from services.guides.promises import not_enforced
@@ -93,18 +93,18 @@ class ModelAccess:
         if self.not_enforced:
             self.context.report("x-turnwire-not-enforced", "not_enforced", self.not_enforced)
 
-    def answer_info(
+    def render_info(
         self, model: str, *, dispatch: bool = False, dispatch_reasoning: bool = False
-    ) -> AnswerInfo:
+    ) -> RenderInfo:
         """Returns the ids and times of an answer that is made now. `model`: see `name_for`."""
-        return AnswerInfo(
-            self.context.id,
-            self.context.request_id,
-            model,
-            int(time.time()),
-            dispatch,
-            dispatch_reasoning,
-            now=time.time,
+        return RenderInfo(
+            turn=self.context.id,
+            request_id=self.context.request_id,
+            model=model,
+            created=int(time.time()),
+            clock=time.time,
+            dispatch=dispatch,
+            dispatch_reasoning=dispatch_reasoning,
         )
 
 

@@ -23,12 +23,10 @@ from services.frontend.apis.messages.render import MessagesStream
 from services.frontend.apis.responses.render.events import payloads
 from services.frontend.apis.responses.render.message import url_citations
 from services.frontend.apis.responses.request import Responses
-from services.frontend.turns.interfaces import AnswerInfo
 from tests.kit.answers import dispatches, events, frames
 from tests.kit.bodies import (
     CONVERSING,
     MESSAGES,
-    MODEL,
     RESPONSES,
     Api,
     Json,
@@ -39,20 +37,18 @@ from tests.kit.bodies import (
 from tests.kit.events import call, finish, reasoning, text
 from tests.kit.events import text as spoken
 from tests.kit.every import for_each, for_rows
-from tests.kit.telling import PREPARED, named
-
-INFO = AnswerInfo("0a1b2c", "req_0a1b2c", MODEL, 1700000000)
+from tests.kit.telling import INFO, PREPARED, named
 
 
 def stream_of(renderer: Any, turn: list[TurnEvent]) -> bytes:
     """The stream of a turn, each event in a batch of its own."""
-    return bytes(renderer.start([PREPARED]) + b"".join(renderer.events([event]) for event in turn))
+    return bytes(renderer.start([PREPARED]) + b"".join(renderer.render([event]) for event in turn))
 
 
 def document_of(api: Api, turn: list[TurnEvent], **fields: Any) -> Json:
     collector = api.ask(**fields).collector(INFO)
     collector.start([PREPARED])
-    collector.events(turn)
+    collector.add(turn)
     document: Json = json.loads(collector.body())
     return document
 
@@ -84,7 +80,7 @@ def test_dispatch_of_indented_arguments_is_one_line() -> None:
 def test_start_has_the_expected_cached_tokens_and_end_the_exact_number() -> None:
     renderer = MessagesStream(INFO)
     (_, start), *_ = frames(renderer.start([Prepared(656, 1024, cached=512)]))
-    (_, end), *_ = frames(renderer.events([finish(0, usage=Usage(656, 600, 1))]))
+    (_, end), *_ = frames(renderer.render([finish(0, usage=Usage(656, 600, 1))]))
     for usage, cached in ((start["message"]["usage"], 512), (end["usage"], 600)):
         assert (usage["input_tokens"], usage["cache_read_input_tokens"]) == (656 - cached, cached)
 

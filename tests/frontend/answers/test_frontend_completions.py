@@ -22,11 +22,10 @@ from services.frontend.apis.completions.render import (
     CompletionsShape,
     completions_stream,
 )
-from services.frontend.turns.interfaces import AnswerInfo
 from tests.kit.answers import frames
 from tests.kit.stories import Batches
+from tests.kit.telling import INFO
 
-REPLY = AnswerInfo("0a1b2c", "req_0a1b2c", "acme/served-model", 1700000000)
 HEAD = {
     "id": "cmpl-0a1b2c",
     "object": "text_completion",
@@ -52,17 +51,17 @@ def said(
 
 
 def stream(shape: CompletionsShape, batches: Batches) -> list[Any]:
-    renderer = completions_stream(REPLY, shape)
+    renderer = completions_stream(INFO, shape)
     out = [renderer.start([Prepared(5, 16)] * len(shape.echoes))]
-    out += [renderer.events(events, choice) for choice, events in batches]
+    out += [renderer.render(events, choice) for choice, events in batches]
     return [data for _, data in frames(b"".join(out))]
 
 
 def document(shape: CompletionsShape, batches: Batches) -> dict[str, Any]:
-    collector = CompletionsCollector(completions_stream(REPLY, shape.for_document()))
+    collector = CompletionsCollector(completions_stream(INFO, shape.for_document()))
     collector.start([Prepared(5, 16)] * len(shape.echoes))
     for choice, events in batches:
-        collector.events(events, choice)
+        collector.add(events, choice)
     made: dict[str, Any] = json.loads(collector.body())
     return made
 

@@ -8,13 +8,13 @@ from typing import Any
 import msgspec
 import pytest
 from msgspec import Raw
+from msgspec.structs import replace
 
 from schemas.conversation import Conversation
 from schemas.events import HostedResult, HostedResults, Prepared, TurnEvent, WebSource
 from services.frontend.apis.messages.request import Messages, MessagesRequest
 from services.frontend.content.image import without_images
 from services.frontend.stored.record import StoredReply, decode
-from services.frontend.turns.interfaces import AnswerInfo
 from tests.kit.bodies import (
     PNG,
     SCHEMA,
@@ -31,6 +31,7 @@ from tests.kit.bodies import (
 )
 from tests.kit.events import call, finish, reasoning, text
 from tests.kit.examples import chances
+from tests.kit.telling import INFO
 
 SEARCH = block("web_search_20250305", name="web_search")
 TEXTS = ("Hi.", "", "  ", "Größe \N{SNOWMAN} \ud83d", "line\n\nline", '{"a": 1}', "x" * 5000)
@@ -218,9 +219,9 @@ def answered(
     request: MessagesRequest, events: list[TurnEvent], turn: str
 ) -> tuple[StoredReply, Raw]:
     """The record of the reply to a request, and the content that its client gets."""
-    collector = request.collector(AnswerInfo(turn, "req_1", "m", 0))
+    collector = request.collector(replace(INFO, turn=turn))
     collector.start([Prepared(1, 1)])
-    collector.events(events)
+    collector.add(events)
     assert request.thread is not None
     record = request.thread.record(collector.message(), created=0, tenant=None)
     return record, msgspec.json.decode(collector.body(), type=dict[str, Raw])["content"]

@@ -48,7 +48,7 @@ from services.frontend.apis.shared.openai.chunks import (
     reason_of,
     usage_of,
 )
-from services.frontend.turns.interfaces import AnswerInfo
+from services.frontend.turns.interfaces import RenderInfo
 
 ReasoningField: TypeAlias = Literal["reasoning_content", "reasoning", "both"]
 ReasoningPlace: TypeAlias = Literal["reasoning_content", "reasoning", "both", "inline", "omitted"]
@@ -86,7 +86,7 @@ class ChatShape(ChunkShape, frozen=True, kw_only=True):
     service_tier: str | None = None
 
 
-def chat_stream(answer: AnswerInfo, shape: ChatShape, choices: int = 1) -> ChunkStream:
+def chat_stream(answer: RenderInfo, shape: ChatShape, choices: int = 1) -> ChunkStream:
     """The renderer of one answer."""
     head = chunk_head(f"chatcmpl-{answer.turn}", "chat.completion.chunk", answer, shape)
     if shape.service_tier is not None:
@@ -158,7 +158,7 @@ def _add_call(calls: list[wire.AnswerCall], piece: wire.AnswerCall) -> None:
 class _ChatChoice(ChoiceRenderer):
     """Renders the chunks of one choice."""
 
-    def __init__(self, head: Chunk, answer: AnswerInfo, shape: ChatShape, index: int) -> None:
+    def __init__(self, head: Chunk, answer: RenderInfo, shape: ChatShape, index: int) -> None:
         self._head = head
         self._answer = answer
         self._shape = shape

@@ -41,11 +41,11 @@ from services.frontend.apis.shared.sampling_fields import (
     openai_sampling,
 )
 from services.frontend.turns.interfaces import (
-    AnswerInfo,
     Collector,
     Dialect,
     ParsedRequest,
     Renderer,
+    RenderInfo,
 )
 from services.runtime.caches.memo import Memo
 
@@ -88,11 +88,11 @@ class ChatRequest(ParsedRequest, frozen=True, kw_only=True):
         return [for_choice(self.conversation, choice) for choice in range(self.choices)]
 
     @override
-    def renderer(self, answer: AnswerInfo) -> Renderer:
+    def renderer(self, answer: RenderInfo) -> Renderer:
         return chat_stream(answer, self.shape, self.choices)
 
     @override
-    def collector(self, answer: AnswerInfo) -> Collector:
+    def collector(self, answer: RenderInfo) -> Collector:
         answer = replace(answer, dispatch=False, dispatch_reasoning=False)
         return ChatCollector(chat_stream(answer, self.shape.for_document(), self.choices))
 

@@ -24,7 +24,7 @@ from services.frontend.apis.shared.openai.chunks import (
     reason_of,
     usage_of,
 )
-from services.frontend.turns.interfaces import AnswerInfo
+from services.frontend.turns.interfaces import RenderInfo
 
 _UNKNOWN = TokenLogprob("", 0.0, 0)
 """Stands for a token without a log probability from the engine."""
@@ -38,7 +38,7 @@ class CompletionsShape(ChunkShape, frozen=True):
     prompts: int = 1
 
 
-def completions_stream(answer: AnswerInfo, shape: CompletionsShape) -> ChunkStream:
+def completions_stream(answer: RenderInfo, shape: CompletionsShape) -> ChunkStream:
     """The renderer of one answer."""
     head = chunk_head(f"cmpl-{answer.turn}", "text_completion", answer, shape)
     choices = [_CompletionsChoice(head, shape, index) for index in range(len(shape.echoes))]

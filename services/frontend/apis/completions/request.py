@@ -29,11 +29,11 @@ from services.frontend.apis.shared.sampling_fields import (
     openai_sampling,
 )
 from services.frontend.turns.interfaces import (
-    AnswerInfo,
     Collector,
     Dialect,
     ParsedRequest,
     Renderer,
+    RenderInfo,
 )
 
 DIALECT = Dialect("completions", PING)
@@ -66,11 +66,11 @@ class CompletionsRequest(ParsedRequest, frozen=True, kw_only=True):
         return conversations
 
     @override
-    def renderer(self, answer: AnswerInfo) -> Renderer:
+    def renderer(self, answer: RenderInfo) -> Renderer:
         return completions_stream(answer, self.shape)
 
     @override
-    def collector(self, answer: AnswerInfo) -> Collector:
+    def collector(self, answer: RenderInfo) -> Collector:
         return CompletionsCollector(completions_stream(answer, self.shape.for_document()))
 
 

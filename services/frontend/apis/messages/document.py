@@ -12,7 +12,7 @@ from schemas.events import Prepared, TurnEvent
 from services.frontend.apis.messages import wire_answers, wire_events
 from services.frontend.apis.messages.render import MessagesStream
 from services.frontend.apis.shared.decode import is_json
-from services.frontend.turns.interfaces import AnswerInfo, Collector
+from services.frontend.turns.interfaces import Collector, RenderInfo
 
 _JSON_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*(?:"|\\?\Z)|[{}\[\],]', re.DOTALL)
 _DEPTHS = {"{": 1, "[": 1, "}": -1, "]": -1}
@@ -25,7 +25,7 @@ class MessageCollector(Collector):
     `stop_reason` shows the cut.
     """
 
-    def __init__(self, stream: MessagesStream, answer: AnswerInfo) -> None:
+    def __init__(self, stream: MessagesStream, answer: RenderInfo) -> None:
         """`answer`: that of the stream."""
         self.answer = answer
         self._stream = stream
@@ -38,8 +38,8 @@ class MessageCollector(Collector):
         self._fold(self._stream.opening(prepared))
 
     @override
-    def events(self, events: Sequence[TurnEvent], choice: int = 0) -> None:
-        self._fold(self._stream.render(events))
+    def add(self, events: Sequence[TurnEvent], choice: int = 0) -> None:
+        self._fold(self._stream.api_events(events))
 
     def message(self) -> wire_answers.MessagesAnswer:
         """The whole message. Raises RuntimeError where the turn has not finished."""

@@ -48,7 +48,7 @@ from services.frontend.apis.messages.wire import UNSEALED
 from services.frontend.apis.shared.answer import Plain, TokenReport, TurnRenderer
 from services.frontend.apis.shared.decode import is_json, one_line
 from services.frontend.turns.compaction import summary_text
-from services.frontend.turns.interfaces import AnswerInfo, Renderer
+from services.frontend.turns.interfaces import Renderer, RenderInfo
 
 COUNT_EVERY = 16
 """Tokens of an omitted thought after which the client gets their number."""
@@ -138,7 +138,7 @@ class MessagesStream(TurnRenderer[wire_events.Event], Renderer):
 
     def __init__(
         self,
-        answer: AnswerInfo,
+        answer: RenderInfo,
         *,
         omit_thinking: bool = False,
         count_thinking: bool = False,
@@ -330,12 +330,12 @@ class CompactionStream(MessagesStream):
     """Renders a turn that writes a summary as a message with only the compaction, for
     `pause_after_compaction`."""
 
-    def __init__(self, answer: AnswerInfo, **options: Any) -> None:
+    def __init__(self, answer: RenderInfo, **options: Any) -> None:
         super().__init__(answer, **options)
         self._events: list[TurnEvent] = []
 
     @override
-    def render(self, events: Sequence[TurnEvent]) -> wire_events.Events:
+    def api_events(self, events: Sequence[TurnEvent]) -> wire_events.Events:
         """Returns no events before the end of the turn."""
         self._events += events
         last = events[-1]
@@ -363,7 +363,7 @@ class SummaryStream(CompactionStream):
     """Renders a turn that writes a summary as the answer to a request with `compaction`: the block
     is whole in its first event. A summary that was cut off, or is empty, leaves no content."""
 
-    def __init__(self, answer: AnswerInfo, request: SummaryRequest) -> None:
+    def __init__(self, answer: RenderInfo, request: SummaryRequest) -> None:
         super().__init__(answer)
         self._request = request
         self._text = ""
@@ -461,7 +461,7 @@ def _empty_content(block: OpenBlock) -> wire_answers.AnswerContent:
     )
 
 
-def _tool_use(block: BlockStart, answer: AnswerInfo) -> wire_answers.ToolUseContent:
+def _tool_use(block: BlockStart, answer: RenderInfo) -> wire_answers.ToolUseContent:
     call_id = block.call_id or f"toolu_{answer.turn}{block.block}"
     name = block.name or ""
     if block.kind == "hosted":

@@ -46,7 +46,7 @@ from services.frontend.apis.shared.decode import BodyDecoder, share_texts
 from services.frontend.apis.shared.sampling_fields import CACHE_TTLS, hints, sampling_of
 from services.frontend.http.bodies import is_large
 from services.frontend.stored.record import StoredReply
-from services.frontend.turns.interfaces import AnswerInfo, Dialect, ParsedRequest
+from services.frontend.turns.interfaces import Dialect, ParsedRequest, RenderInfo
 from services.runtime.caches.memo import Memo
 
 DIALECT = Dialect("messages", PING)
@@ -73,12 +73,12 @@ class MessagesRequest(ParsedRequest, frozen=True, kw_only=True):
     """What the request adds to its thread."""
 
     @override
-    def collector(self, answer: AnswerInfo) -> MessageCollector:
+    def collector(self, answer: RenderInfo) -> MessageCollector:
         answer = replace(answer, dispatch=False, dispatch_reasoning=False)
         return MessageCollector(self.renderer(answer), answer)
 
     @override
-    def renderer(self, answer: AnswerInfo) -> MessagesStream:
+    def renderer(self, answer: RenderInfo) -> MessagesStream:
         if self.summary is not None:
             return SummaryStream(answer, self.summary)
         applied_edits = None

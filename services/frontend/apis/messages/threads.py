@@ -16,7 +16,7 @@ from services.frontend.apis.messages.thread_history import PREVIOUS, ThreadTurn,
 from services.frontend.http.request_context import RequestContext
 from services.frontend.stored.memory import MemoryStore
 from services.frontend.stored.record import StoredReply
-from services.frontend.turns.interfaces import AnswerInfo, Collector, ParsedRequest, Renderer
+from services.frontend.turns.interfaces import Collector, ParsedRequest, Renderer, RenderInfo
 from services.runtime.observability.telemetry import FilteringBoundLogger
 
 MAX_REPLIES = 10_000
@@ -128,12 +128,12 @@ class ThreadRequest(ParsedRequest, frozen=True, kw_only=True):
     context: RequestContext
 
     @override
-    def renderer(self, answer: AnswerInfo) -> Renderer:
+    def renderer(self, answer: RenderInfo) -> Renderer:
         stream = self.request.renderer(answer)
         return ReplyStream(stream, self.request.collector(answer), self)
 
     @override
-    def collector(self, answer: AnswerInfo) -> Collector:
+    def collector(self, answer: RenderInfo) -> Collector:
         return ReplyCollector(self.request.collector(answer), self)
 
     def keep(self, reply: MessageCollector) -> None:
@@ -153,8 +153,8 @@ class ReplyCollector(Collector):
         self._collector.start(prepared)
 
     @override
-    def events(self, events: Sequence[TurnEvent], choice: int = 0) -> None:
-        self._collector.events(events)
+    def add(self, events: Sequence[TurnEvent], choice: int = 0) -> None:
+        self._collector.add(events)
 
     @override
     def body(self) -> bytes:
@@ -179,12 +179,12 @@ class ReplyStream(Renderer):
         return self._stream.start(prepared)
 
     @override
-    def events(self, events: Sequence[TurnEvent], choice: int = 0) -> bytes:
+    def render(self, events: Sequence[TurnEvent], choice: int = 0) -> bytes:
         self._events += events
         if isinstance(events[-1], Finish):
-            self._collector.events(self._events)
+            self._collector.add(self._events)
             self._request.keep(self._collector)
-        return self._stream.events(events, choice)
+        return self._stream.render(events, choice)
 
     @override
     def error(self, info: ErrorInfo) -> bytes:

@@ -36,7 +36,7 @@ from services.frontend.apis.responses.render.summary_stream import SummaryStream
 from services.frontend.apis.shared.client import Headers
 from services.frontend.apis.shared.decode import is_set
 from services.frontend.turns.compaction import request_summary
-from services.frontend.turns.interfaces import AnswerInfo, Dialect, ParsedRequest
+from services.frontend.turns.interfaces import Dialect, ParsedRequest, RenderInfo
 from services.runtime.caches.memo import Memo
 
 DIALECT = Dialect("responses", KEEPALIVE)
@@ -57,13 +57,13 @@ class ResponsesRequest(ParsedRequest, frozen=True, kw_only=True):
         return replace(self, decoded=self.decoded.without_input())
 
     @override
-    def renderer(self, answer: AnswerInfo) -> ResponseRenderer:
+    def renderer(self, answer: RenderInfo) -> ResponseRenderer:
         if self.sealer is not None:
             return SummaryStream(answer, self.shape, self.sealer)
         return ResponsesStream(answer, self.shape)
 
     @override
-    def collector(self, answer: AnswerInfo) -> ResponsesCollector:
+    def collector(self, answer: RenderInfo) -> ResponsesCollector:
         return ResponsesCollector(self.renderer(answer), self.user_messages)
 
 

@@ -39,16 +39,16 @@ class TurnRenderer(Generic[E]):
     plain: Plain | None = None
     """Set if the next delta needs no more than encoding its text."""
 
-    def events(self, events: Sequence[TurnEvent], choice: int = 0) -> bytes:
+    def render(self, events: Sequence[TurnEvent], choice: int = 0) -> bytes:
         """Renders the next events of the turn. Consecutive deltas are rendered as one."""
         if self.plain is not None:
             text = only_text(events)
             if text:
                 head, tail = self.plain
                 return head + _encode(text) + tail
-        return self.encode(self.render(events))
+        return self.encode(self.api_events(events))
 
-    def render(self, events: Sequence[TurnEvent]) -> list[E]:
+    def api_events(self, events: Sequence[TurnEvent]) -> list[E]:
         """The API's events for events of the turn."""
         out: list[E] = []
         texts: list[str] = []

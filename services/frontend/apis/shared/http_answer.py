@@ -23,7 +23,7 @@ from services.frontend.http.bodies import is_large, reading_body
 from services.frontend.http.request_context import REQUEST_CONTEXT
 from services.frontend.http.sse import EventStream, SseWriter
 from services.frontend.turns.answer import AdmittedAnswer, RunningAnswer
-from services.frontend.turns.interfaces import AnswerInfo, Dialect, ParsedRequest
+from services.frontend.turns.interfaces import Dialect, ParsedRequest, RenderInfo
 from services.frontend.turns.sinks import EventBuffer, StreamSink
 from services.frontend.turns.turn_service import ModelAccess, TurnService
 from services.runtime.long_work import run_in_thread_if
@@ -74,14 +74,14 @@ class HttpAnswer(RunningAnswer):
         collector = request.collector(self.info(admitted))
         collector.start(sink.prepared)
         for choice, events in enumerate(sink.events):
-            collector.events(events, choice)
+            collector.add(events, choice)
         return collector.body()
 
     @override
-    def info(self, admitted: AdmittedAnswer) -> AnswerInfo:
+    def info(self, admitted: AdmittedAnswer) -> RenderInfo:
         config = self.turns.config
         headers = self._http.headers
-        return self.model.answer_info(
+        return self.model.render_info(
             admitted.model_name,
             dispatch=header_flag(headers, DISPATCH_HEADER, config.enable_streaming_tool_dispatch),
             dispatch_reasoning=header_flag(

@@ -11,7 +11,7 @@ from services.frontend.apis.responses import wire_answers, wire_events
 from services.frontend.apis.responses.errors import failure
 from services.frontend.apis.responses.render.items import ResponsesShape
 from services.frontend.apis.shared.answer import TokenReport
-from services.frontend.turns.interfaces import AnswerInfo
+from services.frontend.turns.interfaces import RenderInfo
 
 _MISS_REASONS = {
     "model": "model_changed",
@@ -63,7 +63,7 @@ def _miss_reason(changed: Sequence[str], compacted: bool) -> str:
 class ResponseState:
     """One Response, from its beginning to its end."""
 
-    def __init__(self, answer: AnswerInfo, shape: ResponsesShape) -> None:
+    def __init__(self, answer: RenderInfo, shape: ResponsesShape) -> None:
         self.answer = answer
         self.shape = shape
         self.items: list[Raw] = []
@@ -100,14 +100,9 @@ class ResponseState:
         return at_limit and not self.shape.prompt_only
 
     def finish(self, usage: Usage, *, cut: bool) -> None:
-        """Ends the Response of a finished turn. `cut`: a limit ended it early.
-
-        `completed_at` is the time of this call if the answer has a clock, otherwise the time at
-        which the answer was created.
-        """
-        self._completed_at = self.answer.created
-        if self.answer.now is not None:
-            self._completed_at = int(self.answer.now())
+        """Ends the Response of a finished turn. `cut`: a limit ended it early. `completed_at` is
+        the time of this call."""
+        self._completed_at = int(self.answer.clock())
         self.usage = usage + self.shape.spent
         self.status = "incomplete" if cut else "completed"
 

@@ -16,7 +16,7 @@ from schemas.events import BlockStop, TokenLogprob, Usage
 from services.frontend.apis.responses import wire_answers, wire_events
 from services.frontend.apis.responses.parse.tools import ToolName
 from services.frontend.apis.shared.answer import Plain
-from services.frontend.turns.interfaces import AnswerInfo
+from services.frontend.turns.interfaces import RenderInfo
 
 CUT_OFF = BlockStop(0, complete=False)
 """The end of a block that was open when the turn ended."""
@@ -57,7 +57,7 @@ class ResponsesShape(Struct, frozen=True):
 class ItemPlace(Struct, frozen=True):
     """The answer that an item belongs to, and its place there."""
 
-    answer: AnswerInfo
+    answer: RenderInfo
     shape: ResponsesShape
     turn: str
     """The id of the item's turn. Each round of hosted tools is a turn."""

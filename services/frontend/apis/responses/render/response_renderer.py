@@ -14,13 +14,13 @@ from services.frontend.apis.responses.render.document import ResponseState, diag
 from services.frontend.apis.responses.render.events import EventEncoder
 from services.frontend.apis.responses.render.items import ResponsesShape
 from services.frontend.apis.shared.answer import TurnRenderer
-from services.frontend.turns.interfaces import AnswerInfo, Collector, Renderer
+from services.frontend.turns.interfaces import Collector, Renderer, RenderInfo
 
 
 class ResponseRenderer(TurnRenderer[wire_events.Event], Renderer):
     """Renders a Response, from its opening to its end. A subclass renders what is between them."""
 
-    def __init__(self, answer: AnswerInfo, shape: ResponsesShape) -> None:
+    def __init__(self, answer: RenderInfo, shape: ResponsesShape) -> None:
         self.state = ResponseState(answer, shape)
         self._encoder = EventEncoder()
 
@@ -45,8 +45,8 @@ class ResponseRenderer(TurnRenderer[wire_events.Event], Renderer):
         return out
 
     @override
-    def render(self, events: Sequence[TurnEvent]) -> list[wire_events.Event]:
-        return [] if self.state.ended else super().render(events)
+    def api_events(self, events: Sequence[TurnEvent]) -> list[wire_events.Event]:
+        return [] if self.state.ended else super().api_events(events)
 
     @override
     def encode(self, events: Sequence[wire_events.Event]) -> bytes:
@@ -95,8 +95,8 @@ class ResponsesCollector(Collector):
         self.stream.opening(prepared[0])
 
     @override
-    def events(self, events: Sequence[TurnEvent], choice: int = 0) -> None:
-        self.stream.events(events)
+    def add(self, events: Sequence[TurnEvent], choice: int = 0) -> None:
+        self.stream.render(events)
 
     @override
     def body(self) -> bytes:

@@ -30,25 +30,25 @@ from services.frontend.apis.responses import wire_events
 from services.frontend.apis.responses.render.item_writer import ItemWriter
 from services.frontend.apis.responses.render.items import ResponsesShape
 from services.frontend.apis.responses.render.response_renderer import ResponseRenderer
-from services.frontend.turns.interfaces import AnswerInfo
+from services.frontend.turns.interfaces import RenderInfo
 
 
 class ResponsesStream(ResponseRenderer):
     """Renders the output of one answer: an item for each block."""
 
-    def __init__(self, answer: AnswerInfo, shape: ResponsesShape) -> None:
+    def __init__(self, answer: RenderInfo, shape: ResponsesShape) -> None:
         super().__init__(answer, shape)
         self._items = ItemWriter(self.state)
 
     @override
-    def events(self, events: Sequence[TurnEvent], choice: int = 0) -> bytes:
+    def render(self, events: Sequence[TurnEvent], choice: int = 0) -> bytes:
         """The next events. Deltas that came together are sent as one."""
         item = self._items.item
         if item.plain is not None:
             delta = self._encoder.encode_plain(events, item.plain, item.pieces)
             if delta:
                 return delta
-        return self.encode(self.render(events))
+        return self.encode(self.api_events(events))
 
     def _start(self, event: BlockStart, out: wire_events.Events) -> None:
         self._items.begin(event, out)

@@ -11,7 +11,7 @@ from services.frontend.apis.responses.parse.compaction import TextSealer, seal_s
 from services.frontend.apis.responses.render.items import ResponsesShape, encode_item
 from services.frontend.apis.responses.render.response_renderer import ResponseRenderer
 from services.frontend.turns.compaction import summary_text
-from services.frontend.turns.interfaces import AnswerInfo
+from services.frontend.turns.interfaces import RenderInfo
 
 NO_SUMMARY = ErrorInfo(ErrorKind.ENGINE, "The model wrote no summary of the conversation.")
 
@@ -20,15 +20,15 @@ class SummaryStream(ResponseRenderer):
     """Renders the turn that writes a summary. Codex treats any other item as a failure, so neither
     reasoning nor text is sent; before the item the stream has only keep-alive events."""
 
-    def __init__(self, answer: AnswerInfo, shape: ResponsesShape, sealer: TextSealer) -> None:
+    def __init__(self, answer: RenderInfo, shape: ResponsesShape, sealer: TextSealer) -> None:
         super().__init__(answer, shape)
         self._sealer = sealer
         self._events: list[TurnEvent] = []
 
     @override
-    def render(self, events: Sequence[TurnEvent]) -> wire_events.Events:
+    def api_events(self, events: Sequence[TurnEvent]) -> wire_events.Events:
         self._events += events
-        return super().render(events)
+        return super().api_events(events)
 
     def _finish(self, event: Finish, out: wire_events.Events) -> None:
         summary = summary_text(self._events)

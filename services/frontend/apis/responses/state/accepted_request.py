@@ -12,7 +12,7 @@ from services.frontend.apis.responses.request import ResponsesRequest
 from services.frontend.apis.responses.state.input_items import stored_items
 from services.frontend.apis.responses.state.recording import EventPacker, NoPacker, StreamRecorder
 from services.frontend.stored.record import StoredResponse
-from services.frontend.turns.interfaces import AnswerInfo
+from services.frontend.turns.interfaces import RenderInfo
 
 
 class InputItems:
@@ -47,7 +47,7 @@ class AcceptedRequest:
     """Set where the context was compacted: the items that replace everything before the turn's own
     output."""
 
-    def recorder(self, answer: AnswerInfo) -> StreamRecorder:
+    def recorder(self, answer: RenderInfo) -> StreamRecorder:
         """Returns a renderer that records its stream if the response is kept: clients follow a
         background response even if they do not ask to store it."""
         decoded = self.request.decoded

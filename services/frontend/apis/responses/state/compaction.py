@@ -41,8 +41,8 @@ async def summarize(request: ResponsesRequest, model: ModelAccess) -> ResponseSt
 
     `request`: one that requests a summary.
     """
-    stream = request.renderer(model.answer_info(model.name_for(request.conversation)))
-    stream.events(await write_summary(request.conversation, model, DIALECT.name))
+    stream = request.renderer(model.render_info(model.name_for(request.conversation)))
+    stream.render(await write_summary(request.conversation, model, DIALECT.name))
     if stream.state.failure is not None:
         raise raised(stream.state.failure)
     return stream.state

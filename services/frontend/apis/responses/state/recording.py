@@ -69,8 +69,8 @@ class StreamRecorder(Renderer):
         return self._record(self.stream.start(prepared))
 
     @override
-    def events(self, events: Sequence[TurnEvent], choice: int = 0) -> bytes:
-        return self._record(self.stream.events(events, choice))
+    def render(self, events: Sequence[TurnEvent], choice: int = 0) -> bytes:
+        return self._record(self.stream.render(events, choice))
 
     @override
     def error(self, info: ErrorInfo) -> bytes:

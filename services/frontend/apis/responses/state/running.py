@@ -11,9 +11,10 @@ from services.frontend.apis.responses.render.document import response_id
 from services.frontend.apis.responses.request import DIALECT
 from services.frontend.apis.responses.state.accepted_request import AcceptedRequest
 from services.frontend.apis.responses.state.recording import StreamRecorder
+from services.frontend.http.sse import StreamWriter
 from services.frontend.turns.answer import RunningAnswer, logged
-from services.frontend.turns.interfaces import AnswerInfo
-from services.frontend.turns.sinks import StreamSink, StreamWriter
+from services.frontend.turns.interfaces import RenderInfo
+from services.frontend.turns.sinks import StreamSink
 from services.frontend.turns.turn_service import ModelAccess
 
 _NO_PROMPT = Prepared(0, 0)
@@ -25,7 +26,7 @@ class RunningResponse(StreamWriter):
 
     def __init__(self, accepted: AcceptedRequest, model: ModelAccess) -> None:
         """Raises NotFound or Forbidden for the request's model."""
-        answer = model.answer_info(model.name_for(accepted.request.conversation))
+        answer = model.render_info(model.name_for(accepted.request.conversation))
         self.id = response_id(answer.turn)
         self.accepted = accepted
         self.recorder = accepted.recorder(answer)
@@ -59,7 +60,7 @@ class RunningResponse(StreamWriter):
             )
             await answer.run_turns(admitted, sink)
 
-    def _renderer(self, _answer: AnswerInfo) -> StreamRecorder:
+    def _renderer(self, _answer: RenderInfo) -> StreamRecorder:
         """Returns the renderer that was made with the response."""
         return self.recorder
 

@@ -299,7 +299,7 @@ class LaneResponse(RunningResponse):
         """Ends the response to a warm-up that could not start: Codex warms up with instructions
         only, which some templates cannot render."""
         self.emit_opening()
-        last = self.recorder.events([Finish(FinishReason.LENGTH, 0, Usage())])
+        last = self.recorder.render([Finish(FinishReason.LENGTH, 0, Usage())])
         self.on_end()
         self.emit(last)
 

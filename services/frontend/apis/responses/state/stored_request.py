@@ -13,7 +13,7 @@ from services.frontend.apis.responses.render.response_renderer import (
 from services.frontend.apis.responses.state.accepted_request import AcceptedRequest
 from services.frontend.apis.responses.state.recording import EventPacker, StreamRecorder
 from services.frontend.stored.memory import MemoryStore
-from services.frontend.turns.interfaces import AnswerInfo, ParsedRequest
+from services.frontend.turns.interfaces import ParsedRequest, RenderInfo
 from services.runtime.observability.telemetry import FilteringBoundLogger
 
 
@@ -41,11 +41,11 @@ class StoredRequest(ParsedRequest, frozen=True, kw_only=True):
         )
 
     @override
-    def renderer(self, answer: AnswerInfo) -> "StoredStream":
+    def renderer(self, answer: RenderInfo) -> "StoredStream":
         return StoredStream(self.accepted.request.renderer(answer), self)
 
     @override
-    def collector(self, answer: AnswerInfo) -> "StoredCollector":
+    def collector(self, answer: RenderInfo) -> "StoredCollector":
         return StoredCollector(self.accepted.request.renderer(answer), self)
 
     def keep(self, stream: ResponseRenderer, recording: bytes = b"") -> None:
@@ -61,8 +61,8 @@ class StoredStream(StreamRecorder):
         self._request = request
 
     @override
-    def events(self, events: Sequence[TurnEvent], choice: int = 0) -> bytes:
-        rendered = super().events(events, choice)
+    def render(self, events: Sequence[TurnEvent], choice: int = 0) -> bytes:
+        rendered = super().render(events, choice)
         if isinstance(events[-1], Finish | Failed):
             self._keep()
         return rendered

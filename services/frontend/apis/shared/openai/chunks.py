@@ -28,7 +28,7 @@ from services import __version__
 from services.frontend.apis.shared.answer import Plain, TurnRenderer
 from services.frontend.apis.shared.shared_errors import OpenAIErrorDetail, openai_error
 from services.frontend.turns.answer_record import answer_usage
-from services.frontend.turns.interfaces import AnswerInfo, Collector, Renderer
+from services.frontend.turns.interfaces import Collector, Renderer, RenderInfo
 
 PING = b": ping\n\n"
 DONE = b"data: [DONE]\n\n"
@@ -134,8 +134,8 @@ class ChunkStream(Renderer):
         return b"".join(map(encode_chunk, self.opening(prepared)))
 
     @override
-    def events(self, events: Sequence[TurnEvent], choice: int = 0) -> bytes:
-        out = self._choices[choice].events(events)
+    def render(self, events: Sequence[TurnEvent], choice: int = 0) -> bytes:
+        out = self._choices[choice].render(events)
         if not self._ends(events[-1], choice):
             return out
         if self._shape.include_usage:
@@ -160,7 +160,7 @@ class ChunkStream(Renderer):
     def chunks(self, events: Sequence[TurnEvent], choice: int) -> Chunks:
         """The chunks for the next events of a choice; after the last event also the chunk with the
         token counts."""
-        out = self._choices[choice].render(events)
+        out = self._choices[choice].api_events(events)
         return [*out, self._last()] if self._ends(events[-1], choice) else out
 
     def _ends(self, last: TurnEvent, choice: int) -> bool:
@@ -190,7 +190,7 @@ class ChunkCollector(Collector, Generic[C]):
         self._fold(self._stream.opening(prepared))
 
     @override
-    def events(self, events: Sequence[TurnEvent], choice: int = 0) -> None:
+    def add(self, events: Sequence[TurnEvent], choice: int = 0) -> None:
         self._fold(self._stream.chunks(events, choice))
 
     @override
@@ -270,7 +270,7 @@ def add_logprobs(into: Logprobs | None, piece: Logprobs | None) -> Logprobs | No
     return joined
 
 
-def chunk_head(id: str, object: str, answer: AnswerInfo, shape: ChunkShape) -> Chunk:
+def chunk_head(id: str, object: str, answer: RenderInfo, shape: ChunkShape) -> Chunk:
     """A chunk without choices: the members that all chunks of an answer have."""
     return Chunk(
         id=id,
