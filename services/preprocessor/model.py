@@ -21,7 +21,7 @@ from services.templates.traits import TemplateTraits
 from services.templates.trial_texts import render_trials
 from services.tokenization.data_marks import DataMarks
 from services.tokenization.encoder import Encoder
-from services.tokenization.image_processor import ImageProcessor
+from services.tokenization.image_processor import ImageProcessor, NoVision
 from services.tokenization.model_files import (
     ModelFacts,
     find_file,
@@ -176,10 +176,8 @@ def _features(reasoning_markers: ThoughtBudget | None, vision: _Vision) -> list[
 def _vision(config: PreprocessorConfig, template: ChatTemplate) -> _Vision:
     try:
         processor = ImageProcessor.load(config.model, trust_remote_code=config.trust_remote_code)
-    except (OSError, ValueError, ImportError) as error:
-        return _Vision(no_vision_reason=f"its image processor cannot be loaded: {error}")
-    if processor is None:
-        return _Vision(no_vision_reason="it is a text model")
+    except NoVision as error:
+        return _Vision(no_vision_reason=str(error))
     frame = image_frame(template, processor.placeholder)
     if frame is None:
         return _Vision(no_vision_reason="its chat template renders no images")

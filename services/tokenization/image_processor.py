@@ -29,6 +29,14 @@ class Expansion(Struct, frozen=True):
     """Its tokens (`token_ids.pack_ids`)."""
 
 
+class NoVision(ValueError):
+    """Why a model gets no images."""
+
+
+class TextModel(NoVision):
+    """The model was made for text alone."""
+
+
 class ImageProcessor:
     """One model's processor, from its directory. Thread-safe."""
 
@@ -38,23 +46,24 @@ class ImageProcessor:
         self._expansions: LRUCache[tuple[int, int], Expansion] = LRUCache(_SIZES)
         self._lock = Lock()
         self.placeholder: str = processor.image_token
-        """The token of which an expansion mostly consists."""
+        """The token that fills most of an expansion."""
 
     @classmethod
-    def load(cls, model: str, *, trust_remote_code: bool = False) -> "ImageProcessor | None":
-        """The processor of a model directory or hub id; None for a model that sees no images.
-
-        Raises OSError where files cannot be read, ValueError or ImportError where the library
-        cannot make it.
-        """
-        config = read_json(model, "config.json") or {}
-        if "vision_config" not in config:
-            return None
-        processor = _load(model, trust_remote_code=trust_remote_code)
-        if not isinstance(getattr(processor, "image_token", None), str) or not hasattr(
-            processor, "image_processor"
-        ):
-            raise ValueError(f"the processor of {model} has no token that stands for an image")
+    def load(cls, model: str, *, trust_remote_code: bool = False) -> "ImageProcessor":
+        """The processor of a model directory or hub id. Raises NoVision, with the reason, if there
+        is none that can be loaded."""
+        try:
+            config = read_json(model, "config.json") or {}
+            if "vision_config" not in config:
+                raise TextModel("the model sees no images")
+            processor = _load(model, trust_remote_code=trust_remote_code)
+        except NoVision:
+            raise
+        except (OSError, ValueError, ImportError) as error:
+            raise NoVision(f"the model's image processor cannot be loaded: {error}") from error
+        has_token = isinstance(getattr(processor, "image_token", None), str)
+        if not has_token or not hasattr(processor, "image_processor"):
+            raise NoVision("the model's image processor has no token that stands for an image")
         return cls(processor)
 
     @property

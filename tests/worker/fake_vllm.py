@@ -147,9 +147,7 @@ class Renderer:
         from transformers import AutoTokenizer
 
         self.tokenizer = AutoTokenizer.from_pretrained(model)
-        processor = ImageProcessor.load(model)
-        assert processor is not None
-        self.processor = processor
+        self.processor = ImageProcessor.load(model)
         self.mm_processor_cache = self
         self.processed: set[str] = set()
         self.gate = threading.Event()

@@ -33,9 +33,7 @@ class VisionPrompts:
     """Prompts with images, for a model of `tests.kit.vision_model`."""
 
     def __init__(self, model: Path, scheme: str) -> None:
-        processor = ImageProcessor.load(str(model))
-        assert processor is not None
-        self.processor = processor
+        self.processor = ImageProcessor.load(str(model))
         self._tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
         self._before, self._after = MARKUP[scheme]
 

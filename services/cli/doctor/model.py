@@ -9,7 +9,7 @@ from services.cli.doctor.turn_keeping import try_turns
 from services.preprocessor.model import ModelSetup
 from services.runtime.config.stages import PreprocessorConfig, WorkerConfig
 from services.templates.traits import TemplateTraits
-from services.tokenization.image_processor import ImageProcessor
+from services.tokenization.image_processor import ImageProcessor, NoVision, TextModel
 from services.tokenization.model_files import read_facts
 from services.worker.engines.registry import decodes_on_server
 
@@ -119,12 +119,10 @@ def check_images(config: PreprocessorConfig) -> Finding:
     """Checks whether the model sees images. Whether the engine does is among its features."""
     try:
         processor = ImageProcessor.load(config.model, trust_remote_code=config.trust_remote_code)
-    except (*_ERRORS, ImportError) as error:
-        return Finding(
-            "warn", "images", f"the model's processor cannot be used: {first_line(error)}"
-        )
-    if processor is None:
+    except TextModel:
         return Finding("note", "images", "the model sees none: a line in the prompt names each")
+    except NoVision as error:
+        return Finding("warn", "images", first_line(error))
     return Finding(
         "ok", "images", f"the model sees them as {processor.placeholder}, if the engine has vision"
     )

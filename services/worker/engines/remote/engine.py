@@ -18,6 +18,7 @@ from schemas.control import VISION, Load
 from schemas.errors import EngineFailed, Invalid
 from services.runtime.config.base import read_key
 from services.runtime.config.stages import WorkerConfig
+from services.tokenization.image_processor import NoVision
 from services.tokenization.model_files import ModelFacts, read_facts
 from services.worker.engine import (
     EngineInfo,
@@ -32,7 +33,7 @@ from services.worker.engines.remote.answer import AnswerJudge
 from services.worker.engines.remote.dialect import Dialect, ServerFacts
 from services.worker.engines.remote.expert_files import ExpertFiles
 from services.worker.engines.remote.http import HttpRefusal, ServerHttp, Unreachable, Untrusted
-from services.worker.engines.remote.images import ImagePrompts, open_image_prompts
+from services.worker.engines.remote.images import ImagePrompts
 from services.worker.engines.remote.model_check import check_model
 from services.worker.engines.remote.server_pause import ServerPause
 from services.worker.engines.remote.server_turn import ServerTurn
@@ -233,8 +234,8 @@ class RemoteEngine(UpdatableEngine):
         if VISION in self._server.lacking:
             return
         try:
-            self._images = await asyncio.to_thread(open_image_prompts, self._config)
-        except (ValueError, OSError, ImportError) as error:
+            self._images = await asyncio.to_thread(ImagePrompts.load, self._config)
+        except NoVision as error:
             self._note_lacking({VISION: str(error)})
 
     async def _try_features(self) -> None:
@@ -246,7 +247,7 @@ class RemoteEngine(UpdatableEngine):
                 if self._reader is not None:
                     self._note_lacking(await trials.run_events(self._reader))
                 if self._images is not None:
-                    self._note_lacking(await trials.run_image(self._images.trial()))
+                    self._note_lacking(await trials.run_image(self._images.trial))
         except TimeoutError as error:
             raise EngineFailed(
                 f"{self._http.url} answers questions, but has not decoded a few tokens "

@@ -10,7 +10,7 @@ from msgspec import Struct, structs
 
 from schemas.errors import Invalid
 from services.runtime.config.stages import WorkerConfig
-from services.tokenization.image_processor import ImageProcessor
+from services.tokenization.image_processor import ImageProcessor, NoVision
 from services.tokenization.model_files import ModelFacts, read_facts, read_json
 from services.worker.engine import KV_LIMIT, EngineInfo, EngineSupport
 from services.worker.engines.memory import available_bytes, cpu_kv_tokens
@@ -147,10 +147,8 @@ def _image_processor(
     """Returns the model's processor of images, or why the model gets none."""
     try:
         processor = ImageProcessor.load(config.model, trust_remote_code=config.trust_remote_code)
-    except (OSError, ValueError, ImportError) as error:
-        return None, f"the model's processor cannot be loaded: {' '.join(str(error).split())}"
-    if processor is None:
-        return None, "the model sees no images"
+    except NoVision as error:
+        return None, " ".join(str(error).split())
     if graphs:
         return None, adapter.GRAPHS
     return processor, None

@@ -18,6 +18,7 @@ from schemas.control import VISION, Load
 from schemas.conversation import Sampling
 from schemas.errors import EngineFailed, Invalid, TurnwireError
 from services.runtime.config.stages import WorkerConfig
+from services.tokenization.image_processor import ImageProcessor, NoVision
 from services.tokenization.model_files import ModelFacts, read_facts
 from services.worker.engine import (
     Engine,
@@ -31,7 +32,7 @@ from services.worker.engines.arguments import guided_arguments, integer_priority
 from services.worker.engines.daemon_threads import in_daemon_thread, run_for
 from services.worker.engines.open_turns import EngineTurn, OpenTurns
 from services.worker.engines.trial import decode_trial
-from services.worker.engines.vllm.images import ImageRenderer, load_processor
+from services.worker.engines.vllm.images import ImageRenderer
 from services.worker.engines.vllm.parent import set_environment
 from services.worker.engines.vllm.requests import (
     VllmProgress,
@@ -80,8 +81,8 @@ class VllmEngine(Engine):
         lacks = lacking(arguments, names.sampling.__struct_fields__)
         if config.model is not None:
             try:
-                load_processor(config)
-            except Exception as error:
+                _load_processor(config)
+            except NoVision as error:
                 lacks[VISION] = str(error)
         return EngineSupport(names.version, FEATURES - lacks.keys(), lacks)
 
@@ -261,7 +262,7 @@ class VllmEngine(Engine):
         caches = bool(cache.enable_prefix_caching)
         lacks = lacking(arguments, names.sampling.__struct_fields__, caches=caches)
         try:
-            self._images = ImageRenderer(self._llm, load_processor(self._config))
+            self._images = ImageRenderer(self._llm, _load_processor(self._config))
         except Exception as error:
             lacks[VISION] = str(error)
         scheduler = config.scheduler_config
@@ -334,6 +335,10 @@ def _as_configs(arguments: Mapping[str, Any], engine_args: Any) -> dict[str, Any
 
             converted[field.name] = TypeAdapter(field.type).validate_python(converted[field.name])
     return converted
+
+
+def _load_processor(config: WorkerConfig) -> ImageProcessor:
+    return ImageProcessor.load(config.model, trust_remote_code=config.trust_remote_code)
 
 
 def _refusal(error: Exception) -> str:

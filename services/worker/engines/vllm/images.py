@@ -11,30 +11,13 @@ import asyncio
 import dataclasses
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from io import BytesIO
 from typing import Any
 
-from PIL import Image
-
-from schemas.conversation import Sampling
 from schemas.errors import EngineFailed, Invalid
-from schemas.token_ids import unpack_ids
-from services.images.image import UnreadableImage, image_hash, read_pixels
-from services.runtime.config.stages import WorkerConfig
+from services.images.image import UnreadableImage, read_pixels
 from services.tokenization.image_processor import ImageProcessor
 from services.worker.engine import EngineImage, EngineRequest
-
-_TRIAL = (320, 240)
-"""Pixels of the image that shows whether vLLM expands as the model's processor does."""
-
-
-def load_processor(config: WorkerConfig) -> ImageProcessor:
-    """Returns the model's processor. Raises ValueError, OSError or ImportError, with the reason, if
-    there is none."""
-    processor = ImageProcessor.load(config.model, trust_remote_code=config.trust_remote_code)
-    if processor is None:
-        raise ValueError("the model has no vision")
-    return processor
+from services.worker.engines.image_trial import image_trial
 
 
 class ImageRenderer:
@@ -47,10 +30,8 @@ class ImageRenderer:
         self._renderer = llm.renderer
         self._placeholder: int = llm.get_tokenizer().convert_tokens_to_ids(processor.placeholder)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="vllm-images")
-        ids = unpack_ids(processor.expansion(*_TRIAL).ids)
-        data = _blank_image()
-        trial = EngineImage(image_hash(data, None), 0, len(ids), data)
-        self._render(ids, EngineRequest("trial", ids, Sampling(), [], images=[trial]))
+        trial = image_trial(processor)
+        self._render(list(trial.token_ids), trial)
 
     async def render(self, ids: list[int], request: EngineRequest) -> Any:
         """Returns the input for `AsyncLLM.generate`. `ids`: the request's prompt. Raises Invalid
@@ -101,10 +82,3 @@ class ImageRenderer:
         except UnreadableImage as error:
             raise Invalid(str(error)) from error
         return pixels
-
-
-def _blank_image() -> bytes:
-    """Returns an image for the trial."""
-    file = BytesIO()
-    Image.new("RGB", _TRIAL).save(file, "PNG")
-    return file.getvalue()
