@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from schemas.conversation import ToolSpec
 from services.families.family import Family
 from services.families.grammar.scanner import BlockWriter, Scanner
-from services.families.grammar.turn import TurnParser, TurnState
+from services.families.grammar.turn_parser import TurnParser
+from services.families.grammar.turn_state import TurnState
 from services.families.registry import UnknownFamily, families, find_family, find_reasoning_family
 from services.families.tool_types import Tools
 

@@ -7,13 +7,16 @@ from collections.abc import Iterable, Sequence
 from itertools import product
 
 from services.families.family import Family
+from services.families.grammar.call_marker import CallMarker, CallReader
 from services.families.grammar.channels import Channels, Kind, MessageKind, Section, ToolChannel
-from services.families.grammar.markup import CallMarker, CallReader, Markup, TagPairs
+from services.families.grammar.marker_sets import TagPairs
+from services.families.grammar.markup import Markup
 from services.families.grammar.shapes import END, Shape
 from services.families.readers.gemma import GemmaStyle, GemmaValues
 from services.families.readers.json_calls import Form, JsonCalls
+from services.families.readers.named_calls import BareCall, UnreadableCall
 from services.families.readers.nested import Nested, NestedStyle
-from services.families.readers.parameters import BareCall, Parameters, UnreadableCall
+from services.families.readers.parameters import Parameters
 from services.families.readers.pythonic import Pythonic, python_style
 from services.families.readers.text_call import TextCall
 from services.families.writing import Style, Tags

@@ -9,7 +9,8 @@ from typing import Any, Final
 
 from services.families.grammar.channels import Channels
 from services.families.grammar.markup import Markup
-from services.families.grammar.turn import TurnGrammar, read_verbatim
+from services.families.grammar.prose import read_verbatim
+from services.families.grammar.turn_parser import TurnGrammar
 from services.families.writing import Style
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from services.families import Family, find_family, find_reasoning_family
-from services.families.detection import Detection
+from services.families.markup_evidence import Detection
 from services.families.response_template import template_name
 from services.runtime.config.stages import PreprocessorConfig
 from services.templates.chat_template import ChatTemplate

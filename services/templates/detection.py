@@ -12,7 +12,7 @@ from schemas.errors import Invalid
 from schemas.events import FinishReason, blocks_of
 from services.families import Family, families, find_family, open_parser
 from services.families.description.fields import InvalidResponseTemplate
-from services.families.detection import Detection, detect
+from services.families.markup_evidence import Detection, detect
 from services.families.response_template import template_name
 from services.templates.assistant import AssistantWriter
 from services.templates.chat_template import ChatTemplate, TemplateMessage

@@ -24,7 +24,7 @@ FAMILY = Family(
 USE = """
 from schemas.conversation import ToolSpec
 from services.families import families, find_family, open_parser
-from services.families.detection import detect
+from services.families.markup_evidence import detect
 print(list(families())[-1], find_family("hermes").name, find_family("apex").stops)
 print(detect({}, "{{ '<apex>' }}").family.name)
 parser = open_parser("apex-json", tools=[ToolSpec("ls")])

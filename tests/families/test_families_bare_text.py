@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.families.readers.bare_text import coerced
-from services.families.readers.values import number_text
+from services.families.readers.numbers import number_text
 from services.families.tool_types import CONTAINERS, STRING
 from tests.kit.every import for_rows
 

@@ -6,15 +6,16 @@ from typing import Any
 
 from schemas.conversation import ToolSpec
 from schemas.events import FinishReason
-from services.families.grammar.markup import CallReader
+from services.families.grammar.call_marker import CallReader
 from services.families.grammar.scanner import Scanner
-from services.families.grammar.turn import CallOpener
+from services.families.grammar.turn_state import CallOpener
 from services.families.readers.gemma import GemmaValues
 from services.families.readers.json_calls import Form, JsonCalls
+from services.families.readers.json_values import JSON
 from services.families.readers.nested import Nested
 from services.families.readers.parameters import Parameters
+from services.families.readers.python_values import PYTHON, literal
 from services.families.readers.pythonic import Pythonic
-from services.families.readers.values import JSON, PYTHON, literal
 from tests.kit.every import for_each, for_rows
 from tests.kit.examples import chances
 from tests.kit.parser_cases import FORCED, Block, drive, grouped, read_body

@@ -13,10 +13,10 @@ import msgspec
 from schemas.conversation import ToolSpec
 from schemas.events import BlockEvent, BlockStart, BlockStop, Delta, FinishReason
 from services.families import TurnParser, open_parser
-from services.families.grammar.markup import CallReader
+from services.families.grammar.call_marker import CallReader
 from services.families.grammar.scanner import Scanner
 from services.families.grammar.shapes import BLANKS
-from services.families.grammar.turn import CallOpener, TurnState
+from services.families.grammar.turn_state import CallOpener, TurnState
 from services.families.tool_types import Tools
 from tests.kit.examples import chance_for
 

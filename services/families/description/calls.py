@@ -22,13 +22,14 @@ from services.families.description.delimiters import (
 from services.families.description.fields import refusal
 from services.families.description.regions import Region
 from services.families.grammar import expressions
-from services.families.grammar.markup import CallMarker
+from services.families.grammar.call_marker import CallMarker
 from services.families.grammar.shapes import Shape
 from services.families.readers.gemma import GemmaStyle, GemmaValues
 from services.families.readers.json_calls import Form, JsonCalls
-from services.families.readers.parameters import BareCall, Parameters
+from services.families.readers.json_values import JSON, Values
+from services.families.readers.named_calls import BareCall
+from services.families.readers.parameters import Parameters
 from services.families.readers.pythonic import Pythonic, python_style
-from services.families.readers.values import JSON, Values
 from services.families.writing import ARGUMENTS, NAME, Style, Tags
 
 _TAG: Final = re.compile(r"<(\w+)[ =>]")

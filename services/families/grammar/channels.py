@@ -15,17 +15,12 @@ from functools import cached_property
 from re import Pattern, compile, escape
 from typing import Final, TypeAlias
 
-from services.families.grammar.markup import CallMarker, CallReader
+from services.families.grammar.call_marker import CallMarker, CallReader
+from services.families.grammar.calls_in_code import read_in_code
+from services.families.grammar.prose import read_prose
 from services.families.grammar.scanner import Reader, Scanner
 from services.families.grammar.shapes import MORE, MarkerMatch, Markers, Shape, with_meaning
-from services.families.grammar.turn import (
-    IS_CALL,
-    CallOpener,
-    CallReading,
-    TurnState,
-    read_in_code,
-    read_prose,
-)
+from services.families.grammar.turn_state import IS_CALL, CallOpener, CallReading, TurnState
 
 _MAX_HEADER: Final = 128
 

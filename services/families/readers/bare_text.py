@@ -15,7 +15,8 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 from services.families.grammar.scanner import Reader, Scanner, Trigger, Write, escaped, quoted
 from services.families.grammar.shapes import MORE, MarkerMatch, Markers
-from services.families.readers.values import literal, number_text
+from services.families.readers.numbers import number_text
+from services.families.readers.python_values import literal
 
 T = TypeVar("T")
 _OPENERS: Final = ("{", "[")

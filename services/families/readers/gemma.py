@@ -16,7 +16,8 @@ from typing import Any, ClassVar, Final
 from services.families.grammar.scanner import Reader, Scanner, Write, quoted
 from services.families.grammar.shapes import END, MarkerMatch, Markers, Shape
 from services.families.readers.bare_text import QuotedCalls, StringSink, Tag, copy_text
-from services.families.readers.values import CONSTANTS, Values, number_text
+from services.families.readers.json_values import CONSTANTS, Values
+from services.families.readers.numbers import number_text
 
 _BARE: Final = compile(r"[^,}\]<]*+")
 _DAMAGED: Final = compile(r"""\A,|[:=](?! )|[{[<>|"']""").search

@@ -17,8 +17,14 @@ from typing import Final
 
 from services.families.grammar.scanner import Reader, Scanner, Write
 from services.families.grammar.shapes import Markers, Shape, closing_shapes
-from services.families.grammar.turn import IS_CALL, CallOpener, CallReading, TurnState, not_a_call
-from services.families.readers.values import JSON, Values, drop
+from services.families.grammar.turn_state import (
+    IS_CALL,
+    CallOpener,
+    CallReading,
+    TurnState,
+    not_a_call,
+)
+from services.families.readers.json_values import JSON, Values, drop
 
 _KEY: Final = compile(r"""(["'])((?:[^"'\\]|\\.){0,256}+)\1""")
 _MAX_KEY: Final = 520
@@ -327,7 +333,7 @@ class _JsonCallReader:
         """A call of a list has been read."""
 
     def read(self) -> Reader[CallReading]:
-        """Reads all calls; see `markup.CallReader`."""
+        """Reads all calls; see `call_marker.CallReader`."""
         scanner = self._turn.scanner
         if self._grammar.strict:
             scanner.position -= len(self._opener.text) - len(self._opening)

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 
 from services.families.grammar.scanner import Reader, Trigger, quoted
 from services.families.grammar.shapes import END, MarkerMatch, Markers, Shape, with_meaning
-from services.families.grammar.turn import IS_CALL, CallOpener, CallReading, TurnState
+from services.families.grammar.turn_state import IS_CALL, CallOpener, CallReading, TurnState
 from services.families.readers.arguments import ArgumentWriter
 from services.families.readers.bare_text import (
     MENTIONABLE,

@@ -17,10 +17,15 @@ from itertools import product
 from re import Match, compile, escape
 from typing import Any, Final
 
-from services.families.grammar.markup import CallMarker
+from services.families.grammar.call_marker import CallMarker
 from services.families.grammar.scanner import Reader, Trigger
 from services.families.grammar.shapes import END, MarkerMatch, Markers, Shape, with_meaning
-from services.families.grammar.turn import IS_CALL, CallOpener, CallReading, TurnState, not_a_call
+from services.families.grammar.turn_state import (
+    IS_CALL,
+    CallOpener,
+    CallReading,
+    TurnState,
+)
 from services.families.readers.arguments import ArgumentWriter
 from services.families.readers.bare_text import (
     MENTIONABLE,
@@ -36,11 +41,10 @@ from services.families.readers.bare_text import (
     json_or_string,
     json_string_or_string,
 )
-from services.families.readers.values import JSON, drop
+from services.families.readers.json_values import JSON, drop
 from services.families.tool_types import NULLABLE_STRING, STRING
 
 _RAW: Final = frozenset({"string", "true"})
-_WORD: Final = compile(r"[\w.:-]*\w")
 _CDATA: Final = ("<![CDATA[", "]]>")
 _STARTS: Final = (Tag.VALUE_START, Tag.BARE_VALUE_START, Tag.UNREADABLE_START)
 
@@ -443,57 +447,3 @@ class _Arguments:
         else:
             yield from scanner.match(*grammar.closer_shapes)
         return tag
-
-
-@dataclass(frozen=True)
-class BareCall:
-    """A call that is only a name: `whole` if it has no arguments; one that broke off after the name
-    never completes.
-
-    `ends_turn`: the end of the turn may be all that closes it. `next_calls`: it completes only
-    before one of these, because other text may be what is left of its arguments.
-    """
-
-    whole: bool
-    ends_turn: bool = False
-    next_calls: tuple[Shape, ...] = ()
-
-    def read(self, turn: TurnState, opener: CallOpener) -> Reader[CallReading]:
-        """Writes the block; reads nothing."""
-        scanner = turn.scanner
-        cut_off = scanner.final and not scanner.stopped and not scanner.rest().strip()
-        whole = self.whole and not (self.ends_turn and cut_off)
-        if self.next_calls:
-            whole = yield from scanner.follows(*self.next_calls)
-        turn.open_call(turn.tools.registered_name(opener.name or ""), opener.call_id)
-        if whole:
-            turn.blocks.write("{}")
-        turn.blocks.close(whole)
-        return IS_CALL
-
-
-@dataclass(frozen=True)
-class UnreadableCall:
-    """A call that cannot be read after its opener, up to one of `call_closers`. It never completes
-    if its opener names a tool of the request; otherwise the opener is text."""
-
-    call_closers: tuple[str, ...]
-
-    def read(self, turn: TurnState, opener: CallOpener) -> Reader[CallReading]:
-        """Passes the call. An opener at the end of the input may lack some of its name."""
-        scanner = turn.scanner
-        if scanner.final and not scanner.stopped and not scanner.rest():
-            return IS_CALL
-        name = next((word for word in _WORD.findall(opener.text) if word in turn.tools), None)
-        if name is None:
-            before = opener.text[: max(opener.text.rindex("<"), 1)]
-            scanner.position -= len(opener.text) - len(before)
-            return not_a_call(before)
-        turn.open_call(name)
-        turn.blocks.close(False)
-        yield from scanner.seek(self._ends)
-        return IS_CALL
-
-    @cached_property
-    def _ends(self) -> Markers[None]:
-        return Markers(with_meaning(None, self.call_closers))

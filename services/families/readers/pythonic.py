@@ -11,9 +11,16 @@ from typing import Any, Final
 
 from services.families.grammar.scanner import Reader
 from services.families.grammar.shapes import Markers, Shape, closing_shapes, with_meaning
-from services.families.grammar.turn import IS_CALL, CallOpener, CallReading, TurnState, not_a_call
+from services.families.grammar.turn_state import (
+    IS_CALL,
+    CallOpener,
+    CallReading,
+    TurnState,
+    not_a_call,
+)
 from services.families.readers.arguments import ArgumentWriter
-from services.families.readers.values import PYTHON, drop
+from services.families.readers.json_values import drop
+from services.families.readers.python_values import PYTHON
 
 _CALL: Final = Shape("{name}{ws}(")
 _KEY: Final = Shape("{bare}{ws}=")

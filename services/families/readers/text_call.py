@@ -7,7 +7,7 @@ from re import compile, escape
 
 from services.families.grammar.scanner import Reader, Trigger, quoted
 from services.families.grammar.shapes import END, MarkerMatch, Markers, Shape
-from services.families.grammar.turn import IS_CALL, CallOpener, CallReading, TurnState
+from services.families.grammar.turn_state import IS_CALL, CallOpener, CallReading, TurnState
 from services.families.readers.bare_text import StringSink, copy_text
 from services.families.readers.json_calls import Form, JsonCalls
 from services.families.tool_types import STRING, Tools

@@ -1,7 +1,7 @@
 """The family of a model is found in its chat template, its type and its vocabulary."""
 
 from services.families import Family, families
-from services.families.detection import detect
+from services.families.markup_evidence import detect
 from tests.kit.every import for_each, for_rows
 
 QWEN = "{{- '<tool_call>\\n<function=' + name + '>\\n' }}{{- '<parameter=' + k + '>\\n' }}"

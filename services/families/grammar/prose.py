@@ -1,0 +1,105 @@
+"""Reads the prose of a turn: reasoning and text up to a marker, or all text as it is."""
+
+from re import compile
+from typing import Final, TypeVar
+
+from services.families.grammar.scanner import Reader
+from services.families.grammar.shapes import MORE, MarkerCut, MarkerMatch, Markers, More
+from services.families.grammar.turn_state import TurnState
+
+T = TypeVar("T")
+_NOTHING: Final = compile(r"(?!)").search
+
+
+def read_prose(
+    turn: TurnState,
+    boundary: Markers[T],
+    running: Markers[T],
+    stop: T | None = None,
+    tail: T | None = None,
+) -> Reader[MarkerMatch[T] | None]:
+    """Reads prose of the current kind up to the marker that ends it, which is passed over; None at
+    the input's end.
+
+    `boundary` are the markers that count before the block's first character, `running` those inside
+    it. A marker that means `stop` is buffered like trailing blanks, and dropped if nothing follows
+    it. One that means `tail` belongs to the call before it.
+
+    If the input ends inside a marker: in running prose a piece of a marker is text, and a whole
+    marker is dropped if the input was cut off, or if more than the marker is there. At a boundary
+    it is dropped unless the model stopped.
+    """
+    scanner = turn.scanner
+    while True:
+        if turn.started:
+            answer = _pass_prose(turn, running)
+        else:
+            turn.buffer((yield from scanner.blanks()))
+            answer = boundary.at(scanner.text, scanner.position, scanner.final)
+        if isinstance(answer, MarkerMatch):
+            scanner.position = answer.match.end()
+            if answer.meaning is not stop:
+                return answer
+            turn.buffer(answer.match[0])
+        elif isinstance(answer, MarkerCut) and _marker_lost(turn, answer, tail):
+            scanner.position = len(scanner.text)
+            return None
+        elif answer is MORE:
+            yield
+        elif scanner.position < len(scanner.text):
+            turn.quotes = turn.quotes or boundary.names(scanner.text, scanner.position)
+            scanner.position += 1
+            turn.add_prose(scanner.text[scanner.position - 1])
+        elif scanner.final:
+            return None
+        else:
+            if turn.flowing:
+                scanner.trigger = running.trigger
+                scanner.escape = False
+            yield
+            scanner.trigger = None
+
+
+def _marker_lost(turn: TurnState, cut: MarkerCut[T], tail: T | None) -> bool:
+    """Whether the incomplete marker at the end of the input is dropped; otherwise it is text."""
+    stopped = turn.scanner.stopped
+    if turn.started:
+        return cut.marked and (cut.more or not stopped)
+    return not stopped or (cut.marked and cut.more) or cut.meaning is tail
+
+
+def _pass_prose(
+    turn: TurnState, markers: Markers[T]
+) -> MarkerMatch[T] | MarkerCut[T] | More | None:
+    """Adds prose up to a marker, or to the end; returns the marker."""
+    scanner = turn.scanner
+    text = scanner.text
+    look = scanner.position
+    while True:
+        at = markers.find(text, look, scanner.final)
+        end = len(text) if at < 0 else at
+        if end > scanner.position:
+            piece = text[scanner.position : end]
+            scanner.position = end
+            turn.add_prose(piece)
+        if at < 0:
+            return None
+        answer = markers.at(text, at, scanner.final, turn.line_start)
+        if answer is not None:
+            return answer
+        turn.quotes = turn.quotes or markers.names(text, at, turn.line_start)
+        look = at + 1
+
+
+def read_verbatim(turn: TurnState) -> Reader[None]:
+    """Writes all text, including blanks at either end."""
+    scanner = turn.scanner
+    blocks = turn.blocks
+    while not scanner.final:
+        if scanner.position < len(scanner.text):
+            if blocks.kind is None:
+                blocks.open("text", chars_to_end=len(scanner.text) - scanner.position)
+            blocks.write(scanner.rest())
+            scanner.position = len(scanner.text)
+            scanner.trigger = _NOTHING
+        yield
