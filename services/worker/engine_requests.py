@@ -10,7 +10,6 @@ from schemas.conversation import OutputFormat, Sampling
 from schemas.requests import GenerateRequest
 from schemas.token_ids import pack_ids, unpack_array, unpack_ids
 from services.tokenization.block_keys import TOKEN_ID_BYTES, weights_salt, with_images
-from services.worker.admission import check
 from services.worker.engine import (
     Engine,
     EngineImage,
@@ -18,6 +17,7 @@ from services.worker.engine import (
     EngineRequest,
     UpdatableEngine,
 )
+from services.worker.engine_checks import check
 from services.worker.kv.prompt_blocks import AssumedBlocks, PromptBlocks
 from services.worker.kv.publisher import Kv
 from services.worker.retention import RetentionQuota
@@ -30,8 +30,8 @@ those that wait."""
 _decode_form = msgspec.json.Decoder(OutputFormat | None).decode
 
 
-class DecodingStart(Struct, frozen=True):
-    """What one attempt at a turn begins with."""
+class DecodingPlan(Struct, frozen=True):
+    """What the engine is to do for one attempt at a turn."""
 
     request: GenerateRequest
     first: EngineRequest
@@ -68,10 +68,10 @@ class EngineRequests:
         if "retention" in info.features:
             self._retention = RetentionQuota(info.kv_tokens)
 
-    def start(
+    def plan(
         self, request: GenerateRequest, images: Sequence[EngineImage], now: float
-    ) -> DecodingStart:
-        """Returns what an attempt begins with. `now`: the loop's time. Raises as `check`."""
+    ) -> DecodingPlan:
+        """Plans an attempt. `now`: the loop's time. Raises as `check`."""
         resume = unpack_ids(request.resume)
         counter = None
         if request.thought_budget is not None:
@@ -104,16 +104,16 @@ class EngineRequests:
             adapter=request.adapter,
         )
         check(engine_request, self._info)
-        return DecodingStart(request, engine_request, resume, blocks, counter)
+        return DecodingPlan(request, engine_request, resume, blocks, counter)
 
-    def again(self, start: DecodingStart, now: float) -> DecodingStart:
-        """Returns what an attempt begins with that has not started, for the weights of now. Raises
-        as `start`."""
-        made = self.start(start.request, start.first.images, now)
+    def plan_again(self, earlier: DecodingPlan, now: float) -> DecodingPlan:
+        """Returns the plan of an attempt that has not started, for the weights of now. Raises as
+        `plan`."""
+        plan = self.plan(earlier.request, earlier.first.images, now)
         version = 0 if self._weights is None else self._weights.weights_version
         # the engine may still hold the stopped one under its id
-        first = msgspec.structs.replace(made.first, id=f"{made.first.id}.w{version}")
-        return msgspec.structs.replace(made, first=first)
+        first = msgspec.structs.replace(plan.first, id=f"{plan.first.id}.w{version}")
+        return msgspec.structs.replace(plan, first=first)
 
     def rest(
         self, first: EngineRequest, output: Sequence[int], counter: ThoughtCounter

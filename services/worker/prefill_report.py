@@ -7,7 +7,7 @@ from schemas.requests import PrefillNotice
 from services.runtime.nats.requests import after_sending
 from services.runtime.process import Process
 from services.worker.engine import EngineDelta
-from services.worker.engine_requests import DecodingStart
+from services.worker.engine_requests import DecodingPlan
 from services.worker.kv.prompt_blocks import PromptBlocks
 from services.worker.kv.publisher import Kv
 from services.worker.observer import WorkerObserver
@@ -35,8 +35,8 @@ class PrefillReporter:
 
     process: Process
     kv: Kv
-    start: DecodingStart | None
-    """What the turn began with, as long as it has no tokens."""
+    plan: DecodingPlan | None
+    """The turn's, as long as it has no tokens."""
     blocks: PromptBlocks
     notice: str
     """The subject of the preprocessor; "": none waits."""
@@ -51,15 +51,15 @@ class PrefillReporter:
         self.is_over = True
         if computed:
             self.kv.record_prompt(self.blocks)
-        if self.notice and self.start is not None:  # the first token goes first
-            notice = PrefillNotice(self.start.request.turn, computed)
+        if self.notice and self.plan is not None:  # the first token goes first
+            notice = PrefillNotice(self.plan.request.turn, computed)
             after_sending(self.process.publish, self.notice, notice)
-        self.start = None
+        self.plan = None
 
-    def restart(self, start: DecodingStart) -> None:
+    def restart(self, plan: DecodingPlan) -> None:
         """Begins again, with other blocks: the turn is opened for other weights."""
-        self.start = start
-        self.blocks = start.blocks
+        self.plan = plan
+        self.blocks = plan.blocks
 
     def record_found(self, cached: int | None) -> None:
         """Reports how much of the prompt the engine found in its cache, in tokens; None: it has not

@@ -1,10 +1,10 @@
 """The worker process, which connects one engine to the bus.
 
-The path of a turn: `Worker._take_turn` admits or refuses a request at once, and has the engine open
-it with a sink (`turn_opener.py`); the engine then puts each step's tokens into the turn's token
-stream (`output/decoding.py`), and the outbox drains what is ready to the parser shards, one frame
-per shard and tick (`output/token_output.py`). Nothing awaits, so that a turn needs no task, except
-one with images, which are fetched first. Cancellation closes the engine's handle.
+The path of a turn: `Worker._take_turn` refuses a request at once, or has the engine open it with a
+sink (`turn_opener.py`); the engine then puts each step's tokens into the turn's token stream
+(`output/decoding.py`), and the outbox sends what is ready to the parser shards, one frame per shard
+and tick (`output/token_output.py`). Nothing awaits, so that a turn needs no task, except one with
+images, which are fetched first. Cancellation closes the engine's handle.
 """
 
 import asyncio
@@ -27,15 +27,15 @@ from services.runtime.observability.log_lines import EVERY_S
 from services.runtime.observability.memory import relax_gc_and_trim_heap
 from services.runtime.presence.heartbeats import LinkStates, Service
 from services.runtime.process import Process
-from services.worker.admission import check_images
 from services.worker.engine import (
     Engine,
     EngineImage,
     EngineInfo,
     UpdatableEngine,
 )
+from services.worker.engine_checks import check_images
 from services.worker.engine_controls import EngineControls
-from services.worker.engine_requests import DecodingStart, offered_adapters, prompt_tokens
+from services.worker.engine_requests import DecodingPlan, offered_adapters, prompt_tokens
 from services.worker.engines.registry import open_engine
 from services.worker.kv.publisher import open_publisher
 from services.worker.observer import WorkerObserver
@@ -83,21 +83,22 @@ class Worker(Service):
 
         Returns `GenerateReply.expected_cached`. Raises TurnwireError to refuse.
         """
-        self._admit(request)
-        start = self._opener.start(request, images)
+        self._check_worker(request)
+        plan = self._opener.plan(request, images)
         if request.is_prefill:
-            self._prefill(start)
+            self._prefill(plan)
         else:
             self._cancel_earlier_attempt(request)
             parser = self._output.choose_parser(request.parser)
-            decoding = self._opener.open(start)
+            decoding = self._opener.open(plan)
             self._turns.add(decoding, parser, request.timeout_s)
             self._process.registry.expect_heartbeats(
                 "frontend", request.frontend, self._loop.time()
             )
-        return start.blocks.cached if self._opener.holds_help else None
+        return plan.blocks.cached if self._opener.holds_help else None
 
-    def _admit(self, request: GenerateRequest) -> None:
+    def _check_worker(self, request: GenerateRequest) -> None:
+        """Raises TurnwireError if this worker does not take the turn now."""
         if self._process.draining or not self._engine.healthy():
             raise errors.Unavailable("this worker is going away")
         if self._cancelled.attempt(request.turn) >= request.attempt:
@@ -118,13 +119,13 @@ class Worker(Service):
                 retry_after_s=errors.RETRY_AFTER_S,
             )
 
-    def _prefill(self, start: DecodingStart) -> None:
+    def _prefill(self, plan: DecodingPlan) -> None:
         """Has the engine compute a prompt that no turn has requested yet."""
         if self._turns or self._engine.load().waiting:  # only idle workers do
             raise errors.Overloaded(
                 "this worker has turns to decode", retry_after_s=errors.RETRY_AFTER_S
             )
-        self._opener.open_prefill(start)
+        self._opener.open_prefill(plan)
 
     def _cancel_earlier_attempt(self, request: GenerateRequest) -> None:
         earlier = self._turns.find(request.turn)
@@ -156,7 +157,7 @@ class Worker(Service):
         self._answer(delivery, request, images)
 
     async def _fetch(self, request: GenerateRequest) -> Sequence[EngineImage]:
-        self._admit(request)
+        self._check_worker(request)
         check_images(request.images, prompt_tokens(request), self._info)
         data = await self._images.read(request.images)
         return [

@@ -9,7 +9,7 @@ from schemas import errors
 from schemas.requests import GenerateRequest
 from services.runtime.process import Process
 from services.worker.engine import Engine, EngineDied, EngineImage, EngineInfo, Sink
-from services.worker.engine_requests import DecodingStart, EngineRequests
+from services.worker.engine_requests import DecodingPlan, EngineRequests
 from services.worker.kv.publisher import Kv
 from services.worker.observer import WorkerObserver
 from services.worker.output.decoding import Decoding, Decodings
@@ -40,72 +40,70 @@ class TurnOpener:
         self._requests = EngineRequests(engine, info, kv)
         self._loop = asyncio.get_running_loop()
 
-    def start(self, request: GenerateRequest, images: Sequence[EngineImage]) -> DecodingStart:
-        """Returns what an attempt begins with. Raises as `EngineRequests.start`."""
-        return self._requests.start(request, images, self._loop.time())
+    def plan(self, request: GenerateRequest, images: Sequence[EngineImage]) -> DecodingPlan:
+        """Plans an attempt. Raises as `EngineRequests.plan`."""
+        return self._requests.plan(request, images, self._loop.time())
 
-    def open(self, start: DecodingStart) -> Decoding:
+    def open(self, plan: DecodingPlan) -> Decoding:
         """Has the engine open a turn, before its stream is scheduled: the frame with the parse
         context can then have the first token, too. Raises as `Engine.open`, and Unavailable."""
-        request = start.request
+        request = plan.request
         stream = TokenStream(
             turn=request.turn,
             attempt=request.attempt,
             frontend=request.frontend,
             context=request.context.copy(),  # a view would keep the whole message in memory
-            ids=list(start.resume),
-            expected_cached=start.blocks.cached or 0,
+            ids=list(plan.resume),
+            expected_cached=plan.blocks.cached or 0,
         )
-        notice = request.notice if self._is_awaited(start) else ""
-        prefill = PrefillReporter(self._process, self._kv, start, start.blocks, notice)
-        observer = self._observer.open(
-            start.prompt_tokens, len(start.first.token_ids), request.trace
-        )
+        notice = request.notice if self._is_awaited(plan) else ""
+        prefill = PrefillReporter(self._process, self._kv, plan, plan.blocks, notice)
+        observer = self._observer.open(plan.prompt_tokens, len(plan.first.token_ids), request.trace)
         decoding = Decoding(self._turns, stream, prefill, observer)
-        self._open_in_engine(decoding, start)
+        self._open_in_engine(decoding, plan)
         return decoding
 
-    def open_prefill(self, start: DecodingStart) -> None:
+    def open_prefill(self, plan: DecodingPlan) -> None:
         """Has the engine compute a prompt that no turn has requested yet. Raises as
         `Engine.open`."""
-        self._engine.open(start.first, PrefillSink(start.request.turn, self._observer))
-        self._kv.record_prompt(start.blocks)
+        self._engine.open(plan.first, PrefillSink(plan.request.turn, self._observer))
+        self._kv.record_prompt(plan.blocks)
 
     def open_waiting_again(self) -> None:
         """Opens the turns that have not started for the weights of now, in their order: with those
         of their first opening, they would find KV blocks of other weights."""
         for decoding in self._turns:
-            start = decoding.prefill.start
-            if start is not None and not decoding.has_started:
+            plan = decoding.prefill.plan
+            if plan is not None and not decoding.has_started:
                 decoding.close()
-                self._open_again(decoding, start)
+                self._open_again(decoding, plan)
 
-    def _open_again(self, decoding: Decoding, earlier: DecodingStart) -> None:
+    def _open_again(self, decoding: Decoding, earlier: DecodingPlan) -> None:
         try:
-            start = self._requests.again(earlier, self._loop.time())
-            decoding.prefill.restart(start)
-            self._open_in_engine(decoding, start)
+            plan = self._requests.plan_again(earlier, self._loop.time())
+            decoding.prefill.restart(plan)
+            self._open_in_engine(decoding, plan)
         except Exception as error:
             what = "the turn could not be opened again"
             decoding.fail(self._observer.failure(decoding.stream.turn, error, what))
 
-    def _open_in_engine(self, decoding: Decoding, start: DecodingStart) -> None:
+    def _open_in_engine(self, decoding: Decoding, plan: DecodingPlan) -> None:
         try:
-            self._open_guided(decoding, start)
+            self._open_guided(decoding, plan)
         except errors.Invalid as refusal:
-            if not start.first.grammar or not start.request.optional_grammar:
+            if not plan.first.grammar or not plan.request.optional_grammar:
                 raise
-            self._observer.grammar_refused(start.request.turn, refusal)
-            self._open_guided(decoding, replace(start, first=replace(start.first, grammar="")))
+            self._observer.grammar_refused(plan.request.turn, refusal)
+            self._open_guided(decoding, replace(plan, first=replace(plan.first, grammar="")))
 
-    def _open_guided(self, decoding: Decoding, start: DecodingStart) -> None:
+    def _open_guided(self, decoding: Decoding, plan: DecodingPlan) -> None:
         sink: Sink = decoding
-        if start.counter is not None:
-            limit = start.request.sampling.max_tokens or 0
-            rest = Continuation(self._engine, self._requests, start.first, self._observer)
-            sink = BudgetedTurn(decoding, start.counter, limit, rest)
+        if plan.counter is not None:
+            limit = plan.request.sampling.max_tokens or 0
+            rest = Continuation(self._engine, self._requests, plan.first, self._observer)
+            sink = BudgetedTurn(decoding, plan.counter, limit, rest)
         try:
-            decoding.handle = self._engine.open(start.first, sink)
+            decoding.handle = self._engine.open(plan.first, sink)
         except EngineDied as death:
             raise errors.Unavailable("this worker is going away") from death
 
@@ -115,9 +113,9 @@ class TurnOpener:
         compute it again if it did not wait."""
         return self._kv.shares_any_beginning and not self._shares_queued
 
-    def _is_awaited(self, start: DecodingStart) -> bool:
+    def _is_awaited(self, plan: DecodingPlan) -> bool:
         """Returns whether the turn computes so much of its prompt that others wait for it."""
-        cached = start.blocks.cached
+        cached = plan.blocks.cached
         if cached is None or not self.holds_help:
             return False
-        return start.prompt_tokens - cached >= start.request.notice_tokens
+        return plan.prompt_tokens - cached >= plan.request.notice_tokens

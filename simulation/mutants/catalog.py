@@ -187,7 +187,7 @@ WORKER_MUTANTS = [
     Mutant(
         "sends only its own tokens of a turn that it continues",
         OPENER,
-        "            ids=list(start.resume),\n",
+        "            ids=list(plan.resume),\n",
         "            ids=[],\n",
     ),
     Mutant(

@@ -10,8 +10,8 @@ import pytest
 from schemas.conversation import OutputFormat
 from schemas.errors import EngineFailed, Invalid
 from schemas.events import FinishReason
-from services.worker.admission import check
 from services.worker.engine import Engine, EngineDelta, EngineDied, EngineInfo, EngineRequest
+from services.worker.engine_checks import check
 from services.worker.features import SAMPLING_FIELDS
 from tests.kit import engines
 from tests.kit.engines import begun, rest

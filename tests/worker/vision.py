@@ -14,8 +14,8 @@ from tokenizers import Tokenizer
 
 from schemas.errors import Invalid
 from services.tokenization.image_processor import ImageProcessor
-from services.worker.admission import check
 from services.worker.engine import EngineImage, EngineRequest
+from services.worker.engine_checks import check
 from tests.worker.conformance import Bench, cached, output
 
 MARKUP = {"qwen": ("<|vision_start|>", "<|vision_end|>"), "idefics": ("", "")}

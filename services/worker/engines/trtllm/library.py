@@ -4,7 +4,7 @@ import importlib
 import re
 from typing import Any
 
-from services.worker.admission import check_room
+from services.worker.engine_checks import check_room
 from services.worker.engines.trtllm.releases import Release, installed_release
 
 REQUEST_ERRORS = (

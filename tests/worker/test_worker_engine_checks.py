@@ -8,8 +8,8 @@ from msgspec.structs import replace
 
 from schemas.conversation import OutputFormat
 from schemas.errors import ContextOverflow, Invalid
-from services.worker.admission import check
 from services.worker.engine import EngineImage, EngineInfo, EngineRequest
+from services.worker.engine_checks import check
 from services.worker.features import SAMPLING_FIELDS
 from tests.kit import engines
 from tests.kit.every import for_rows
