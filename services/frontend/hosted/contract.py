@@ -1,6 +1,7 @@
 """Defines the interface of a provider of web search and fetch."""
 
-from typing import Final, Protocol
+from abc import ABC, abstractmethod
+from typing import Final
 
 from typing_extensions import override
 
@@ -39,13 +40,15 @@ def argument_name(tool: HostedTool) -> str:
     return "query" if tool.kind == "web_search" else "url"
 
 
-class Provider(Protocol):
+class Provider(ABC):
     """Runs calls of hosted tools."""
 
+    @abstractmethod
     async def run(self, tool: HostedTool, argument: str) -> list[WebSource]:
         """Returns the pages that a search found, or the page at a URL. Raises ProviderError, and
         OSError."""
 
+    @abstractmethod
     async def close(self) -> None:
         """Closes its connections."""
 
