@@ -23,6 +23,13 @@ from services.prompt_diff.texts import variation, words_at
 SETTINGS = ("thinking", "template_kwargs", "format", "verbosity")
 """Fields of a request that templates may read."""
 
+LEFT_OUT = "left out"
+"""`Change.now` of messages that a client left out."""
+INSERTED = "not there"
+"""`Change.was` of messages that a client inserted."""
+MAX_MOVED = 64
+"""Longest run of messages that is recognized as left out or inserted."""
+
 
 def conversation_changes(
     before: Conversation, answer: Sequence[Part], now: Conversation
@@ -92,23 +99,25 @@ def _differing(kind: ChangeKind, was: Mapping[str, str], now: Mapping[str, str])
 
 
 def _history_changes(
-    was: Sequence[Message], answer: Sequence[Part], now: Sequence[Message]
+    was: list[Message], answer: Sequence[Part], now: list[Message]
 ) -> list[Change]:
     changes: list[Change] = []
-    if len(now) < len(was):
-        # A client that edits a message sends the rest again; one that summarizes its history sends
-        # fewer.
-        shorter = f"{len(was)} messages", f"{len(now)} messages"
-        changes.append(Change("history", "the history", *shorter))
-    for number, (before, after) in enumerate(zip(was, now, strict=False), 1):
+    pairs = () if now[: len(was)] == was else enumerate(zip(was, now, strict=False))
+    for at, (before, after) in pairs:
         if before == after:
             continue
-        change = _message_change(f"message {number} ({before.role})", before, after)
-        if change is not None:
+        change = _message_change(f"message {at + 1} ({before.role})", before, after)
+        if change is None:
+            continue
+        if change.kind == "reasoning":
             changes.append(change)
-            if change.kind != "reasoning":
-                return changes  # later messages only moved
+            continue
+        moved = _left_out(was, now, at) or _inserted(was, now, at)
+        if moved is not None:
+            return [*changes, moved]  # later messages are as before
+        return [*_shortened(was, now), *changes, change]
 
+    changes = _shortened(was, now) + changes
     following = now[len(was) :]
     if following and answer:
         where = f"message {len(was) + 1} (assistant)"
@@ -118,12 +127,49 @@ def _history_changes(
     return changes
 
 
+def _shortened(was: Sequence[Message], now: Sequence[Message]) -> list[Change]:
+    """Returns that there are fewer messages. A client that edits a message sends the rest again;
+    one that summarizes its history sends fewer."""
+    if len(now) >= len(was):
+        return []
+    return [Change("history", "the history", f"{len(was)} messages", f"{len(now)} messages")]
+
+
+def _left_out(was: Sequence[Message], now: Sequence[Message], at: int) -> Change | None:
+    """Returns that messages from `at` on were left out, if all others of the history follow."""
+    for end in range(at + 1, min(len(was), at + 1 + MAX_MOVED)):
+        if _begins_with(now[at:], was[end:]):
+            return replaced("history", _numbered(was, at, end), _words(was[at].parts), LEFT_OUT)
+    return None
+
+
+def _inserted(was: Sequence[Message], now: Sequence[Message], at: int) -> Change | None:
+    """Returns that messages were inserted at `at`, if the rest of the history follows them."""
+    for end in range(at + 1, min(len(now), at + 1 + MAX_MOVED)):
+        if _begins_with(now[end:], was[at:]):
+            return replaced("history", _numbered(now, at, end), INSERTED, _words(now[at].parts))
+    return None
+
+
+def _begins_with(messages: Sequence[Message], others: Sequence[Message]) -> bool:
+    if len(messages) < len(others):
+        return False
+    pairs = zip(messages, others, strict=False)
+    return all(one.role == other.role and _is_same_content(one, other) for one, other in pairs)
+
+
+def _numbered(messages: Sequence[Message], start: int, end: int) -> str:
+    if end - start == 1:
+        return f"message {end} ({messages[start].role})"
+    return f"messages {start + 1} to {end}"
+
+
 def _answer_change(
     where: str, answer: Sequence[Part], following: Sequence[Message]
 ) -> Change | None:
     """Returns how the answer came back at the start of the messages that follow."""
     if following[0].role != "assistant":
-        return Change("answer", where, _words(answer), "left out")
+        return Change("answer", where, _words(answer), LEFT_OUT)
     sent = answers_in(following)[0]
     if content_of(sent) != content_of(answer):
         return edited("answer", where, _words(answer), _words(sent))

@@ -112,6 +112,36 @@ def test_changed_history_is_named(messages: list[Message], kind: str, where: str
     assert (change.kind, change.where) == (kind, where)
 
 
+LONG = [user("Q"), assistant("A"), user("Q2"), assistant("A2"), user("Q3")]
+
+
+@for_rows(
+    [
+        ([*LONG[:2], *LONG[3:]], "history", "message 3 (user)", "Q2", "left out"),
+        (
+            [*LONG[:1], *LONG[3:], assistant("A3"), user("Q4")],
+            "history",
+            "messages 2 to 3",
+            "A",
+            "left out",
+        ),
+        ([*LONG[:2], user("New"), *LONG[2:]], "history", "message 3 (user)", "not there", "New"),
+        ([*LONG[:2], user("Edited"), *LONG[3:]], "message", "message 3 (user)", "Q2", "Edited"),
+    ]
+)
+def test_later_messages_are_not_changed_by_one_that_is_left_out_or_inserted(
+    messages: list[Message], kind: str, where: str, was: str, now: str
+) -> None:
+    (change,) = changes(asked(*LONG), asked(*messages))
+    assert (change.kind, change.where, change.was, change.now) == (kind, where, was, now)
+
+
+def test_a_summarized_history_is_shorter() -> None:
+    shorter, edited = changes(asked(*LONG), asked(user("A summary."), assistant("A"), user("Q9")))
+    assert (shorter.was, shorter.now) == ("5 messages", "3 messages")
+    assert (edited.kind, edited.where) == ("message", "message 1 (user)")
+
+
 def test_spelling_of_arguments_and_white_space_are_not_a_change() -> None:
     answer: list[Part] = [THOUGHT, Text("\n\nI look."), Call("toolu_1", "Bash", '{"command":"ls"}')]
     now = asked(QUESTION, Message("assistant", answer), RESULT)

@@ -7,9 +7,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from schemas.conversation import Call, Part, Reasoning, Text
-from services.preprocessor.strip import strip_preamble
 from services.prompt_diff.change import Change
-from services.prompt_diff.conversations import system_changes
+from services.prompt_diff.conversations import INSERTED, LEFT_OUT, system_changes
 from services.prompt_diff.prompts import ComparedPrompt, difference
 from turnwire_tools.inspector.prompts import StoredPrompt
 from turnwire_tools.inspector.turns import Departure, InspectedTurn
@@ -124,7 +123,7 @@ def _by_messages(found: _Found) -> Departure:
 
 
 def _compared(prompt: StoredPrompt) -> ComparedPrompt:
-    return ComparedPrompt(ids=prompt.ids, conversation=strip_preamble(prompt.conversation))
+    return ComparedPrompt(ids=prompt.ids, conversation=prompt.stripped)
 
 
 def answer_parts(turn: InspectedTurn) -> list[Part]:
@@ -173,6 +172,10 @@ def in_words(change: Change) -> str:
             return f"the reasoning of {change.where} was {happened}"
         case "answer":
             return f"the client changed the model's answer, {change.where}"
+        case "history" if change.now == LEFT_OUT or change.was == INSERTED:
+            verb = "were" if change.where.startswith("messages ") else "was"
+            happened = "left out" if change.now == LEFT_OUT else "inserted"
+            return f"{change.where} {verb} {happened}"
         case "history":
             return f"{change.where} was cut or rearranged: {change.was} before, {change.now} now"
         case "message":
