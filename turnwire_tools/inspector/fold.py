@@ -19,12 +19,14 @@ from schemas.errors import ErrorInfo
 from schemas.events import Failed, Finish, LoggedEvent
 from services.preprocessor.strip import strip_preamble
 from services.runtime.streams.turn_log import Verdict
+from services.templates.messages import is_answer
 from services.tokenization.block_keys import with_images
 from services.tokenization.segments import TokenIds
 from turnwire_tools.inspector import labels
 from turnwire_tools.inspector.conversation import (
     Heads,
     addition,
+    characters_of,
     latest_messages,
     share_texts,
 )
@@ -147,35 +149,53 @@ class Fold:
         tools = len(conversation.tools)
         turn.mark(now, "received", f"{messages} messages, {tools} tools, by {request.frontend}")
 
-        self._finder.place(turn, conversation)
-        for title in self._finder.find_parent(turn, conversation.client):
+        prompt = self._read(conversation)
+        self._finder.place(turn, prompt.conversation, prompt.keys)
+        for title in self._finder.find_parent(turn, client):
             self._changed(title)
-        conversation = self._add(turn, conversation)
+        self._add(turn, prompt)
 
         self.turns[turn.id] = turn
         self._changed(turn)
-        self.prompts.put(turn.id, StoredPrompt(conversation, token_ids.unpack_array(b"")))
+        self.prompts.put(turn.id, prompt)
         self._forget_oldest()
 
-    def _add(self, turn: InspectedTurn, conversation: Conversation) -> Conversation:
-        """Finds what a request adds to its session. Returns the conversation, with the texts of the
-        previous one where they are the same."""
+    def _read(self, conversation: Conversation) -> StoredPrompt:
+        """Reads a request: of one that extends the newest of its session, only what it adds."""
+        known = self.prompts.get(self._finder.newest(conversation))
+        keys: list[int] = []
+        characters = shared = 0
+        if known is not None:
+            conversation, shared = share_texts(conversation, known.conversation)
+            before = known.conversation.messages
+            if shared == len(before) and not (before and is_answer(before[-1])):
+                keys, characters = known.keys, known.characters
+            else:
+                shared = 0
+        return StoredPrompt(
+            conversation,
+            strip_preamble(conversation),
+            token_ids.unpack_array(b""),
+            keys=self._finder.history_keys(conversation, keys, shared),
+            characters=characters + characters_of(conversation.messages[shared:]),
+        )
+
+    def _add(self, turn: InspectedTurn, prompt: StoredPrompt) -> None:
+        """Finds what a request adds to its session."""
         before = None
         stored = self.prompts.get(turn.previous)
         if stored is not None:
-            conversation = share_texts(conversation, stored.conversation)
-            before = strip_preamble(stored.conversation)
-        prompt = strip_preamble(conversation)
-        if before is None and turn.previous in self.turns:
-            before = latest_messages(prompt)
+            before = stored.stripped
+        elif turn.previous in self.turns:
+            before = latest_messages(prompt.stripped)
 
-        added = addition(prompt, before, self._heads.take(prompt), texts=self.texts)
+        head = self._heads.take(prompt.stripped)
+        added = addition(prompt.stripped, before, head, prompt.characters, texts=self.texts)
         turn.addition = added
         words = labels.question(added.items)
         turn.asks = any(item.kind == "user" for item in added.items)
         turn.label = words or labels.results_label(added.items)
         self._characters += added.characters
-        return conversation
 
     def _generate(
         self, turn: InspectedTurn, request: requests.GenerateRequest, now: float, worker: str
@@ -216,7 +236,7 @@ class Fold:
         stored = self.prompts.get(turn.id)
         if stored is None or (ids and stored.ids == ids):
             return
-        prompt = StoredPrompt(stored.conversation, ids, context)
+        prompt = replace(stored, ids=ids, context=context)
         self.prompts.put(turn.id, prompt)
         self._compare(turn, prompt)
 

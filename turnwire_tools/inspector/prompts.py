@@ -15,15 +15,21 @@ class StoredPrompt(Struct, frozen=True, eq=False):
     """A prompt with which the next one is compared. Kept for the turns that were used last."""
 
     conversation: Conversation
+    stripped: Conversation
+    """What the model is to see of it: without billing headers."""
     ids: TokenIds
     """Empty: unknown."""
     context: bytes = b""
     """The parse context, as JSON."""
+    keys: list[int] = []
+    """Keys of its history (`SessionFinder.history_keys`)."""
+    characters: int = 0
+    """Characters of its messages."""
 
     @property
     def size(self) -> int:
         """Bytes, about: an id, and the text that it stands for."""
-        return 12 * len(self.ids) + len(self.context) + 4096
+        return 12 * len(self.ids) + 8 * len(self.keys) + len(self.context) + 4096
 
 
 class PromptStore:

@@ -37,9 +37,12 @@ class SessionFinder:
         """Sessions of a background request that came before the first of its agent, by the same
         key."""
 
-    def place(self, turn: InspectedTurn, conversation: Conversation) -> None:
+    def newest(self, conversation: Conversation) -> str:
+        """The newest turn with the session's beginning; "": there is none."""
+        return self._latest.get(_beginning_key(conversation), "")
+
+    def place(self, turn: InspectedTurn, conversation: Conversation, keys: list[int]) -> None:
         """Puts a new turn into the session of the turn that it follows, or into one of its own."""
-        keys = self._history_keys(conversation)
         turn.history = keys[-1] if len(keys) > 1 else _start_key(conversation)
 
         previous = self._previous(keys, has_id=bool(conversation.client.session))
@@ -112,19 +115,20 @@ class SessionFinder:
         """The next request of the session has this answer after the history of this one."""
         self._remember(hash((turn.history, self._content_hash(answer))), turn.id)
 
-    def _history_keys(self, conversation: Conversation) -> list[int]:
+    def history_keys(self, conversation: Conversation, known: list[int], shared: int) -> list[int]:
         """Returns a key for the history after each answer; the first one for none.
 
+        `known`: the keys of a request with the first `shared` messages; empty: they are not known.
         Requests with a session id and the same tools and first question are of one session. Agents
         send the requests of their helpers under the same id. Without an id, the answers and the
         first question have to be the same: sessions may have answers that are alike.
         """
-        start = _start_key(conversation)
-        tools = tuple(tool.name for tool in conversation.tools)
-        answers = map(self._content_hash, answers_in(conversation.messages))
-        histories = accumulate(answers, lambda state, answer: hash((state, answer)), initial=start)
+        before = known or [_beginning_key(conversation)]
+        state = known[-1] if len(known) > 1 else _start_key(conversation)
+        answers = map(self._content_hash, answers_in(conversation.messages[shared:]))
+        histories = accumulate(answers, lambda state, answer: hash((state, answer)), initial=state)
         _, *after_answers = histories
-        return [hash((start, first_question(conversation), tools)), *after_answers]
+        return [*before, *after_answers]
 
     def _content_hash(self, answer: Sequence[Part]) -> int:
         texts = [part.text for part in answer if isinstance(part, Text)]
@@ -155,6 +159,12 @@ def _caller_key(client: Client) -> int:
     if client.kind == "background" and caller is None:
         caller = client.session
     return hash((client.tenant, caller))
+
+
+def _beginning_key(conversation: Conversation) -> int:
+    """The key of a session's beginning."""
+    tools = tuple(tool.name for tool in conversation.tools)
+    return hash((_start_key(conversation), first_question(conversation), tools))
 
 
 def _start_key(conversation: Conversation) -> int:

@@ -60,6 +60,31 @@ def test_turns_of_a_session_follow_each_other(bus: Bus) -> None:
     assert bus.fold.sessions == {first.id: [first.id, second.id, third.id]}
 
 
+def test_what_is_known_of_a_history_is_that_of_reading_all_of_it(bus: Bus) -> None:
+    """Requests that extend a history, change it, follow an earlier turn, or begin an answer."""
+    first = bus.turn(asked(user("Q")), range(100), [1], Text("A"))
+    history = [user("Q"), answer(Text("A")), user("Q2")]
+    second = bus.turn(asked(*history), range(200), [2], Text("B"))
+    other = bus.turn(asked(*history[:2], user("Other")), range(200), [3], Text("C"))
+    begun = bus.turn(asked(*history, answer(Text("B"))), range(300), [4], Text(" and more"))
+    ended = [*history, answer(Text("B"), Text(" and more")), user("Q3")]
+    last = bus.turn(asked(*ended), range(400), [5], Text("D"))
+    edited = bus.turn(
+        asked(user("Edited"), *ended[1:], answer(Text("D")), user("Q4")), range(9), [6]
+    )
+    turns = [first, second, other, begun, last, edited]
+    assert {turn.session for turn in turns} == {first.id}
+
+    for turn in turns:
+        stored = bus.fold.prompts.get(turn.id)
+        assert stored is not None
+        alone = Bus(Fold())
+        again = alone.turn(stored.conversation, range(9), [1])
+        read = alone.fold.prompts.get(again.id)
+        assert read is not None
+        assert (read.keys, read.characters) == (stored.keys, stored.characters)
+
+
 def test_a_turn_has_the_tokens_of_its_tools(bus: Bus) -> None:
     turn = bus.turn(asked(user("Q")), range(100), [7], Text("A"), tool_tokens=60)
     assert turn.tools == 60
