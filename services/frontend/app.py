@@ -36,6 +36,7 @@ from services.frontend.http.server import HttpRunner, ServerLog
 from services.frontend.media.image_decoder import ImageDecoder
 from services.frontend.media.image_fetch import ImageFetcher, public_connector
 from services.frontend.media.image_reader import ImageReader, PutImage
+from services.frontend.media.media_reader import MediaReader
 from services.frontend.media.pdf_reader import PdfReader
 from services.frontend.peers import NO_PEERS, Peers
 from services.frontend.rollouts.recording import RecordingGateway
@@ -157,10 +158,10 @@ def make_app(
     limits = ConversationLimits(
         config.max_messages, config.max_tools, config.max_media, config.max_nesting
     )
-    admission = Admission(
-        pipeline, gateway, limits, pdfs, images, hidden=hidden, notices=config.media_notice
-    )
-    turns = TurnService(admission, config, FrontendMetrics(registry), usage, log)
+    media = MediaReader(pdfs, images)
+    admission = Admission(pipeline, limits, media, hidden=hidden, notices=config.media_notice)
+    metrics = FrontendMetrics(registry)
+    turns = TurnService(pipeline, gateway, admission, config, metrics, usage, log)
 
     enabled = tuple(api for api in apis if api.enabled(config))
     setup = ApiSetup(

@@ -29,8 +29,9 @@ from services.frontend.http.tls import Tls
 from services.frontend.media.image_decoder import ImageDecoder
 from services.frontend.media.image_fetch import ImageFetcher, public_connector
 from services.frontend.media.image_reader import ImageReader, PutImage
+from services.frontend.media.media_reader import MediaReader
 from services.frontend.media.pdf_reader import PdfReader
-from services.frontend.peers import Peers
+from services.frontend.peers import NO_PEERS, Peers
 from services.frontend.rollouts.rollouts import Rollouts
 from services.frontend.stored.memory import MemoryStore, StoreLimits
 from services.frontend.stored.shared import SharedStore
@@ -38,6 +39,9 @@ from services.frontend.turns.admission import Admission
 from services.frontend.turns.conversation_limits import ConversationLimits
 from services.frontend.turns.hidden.memory import HiddenMemory
 from services.frontend.turns.interfaces import Admitted, CancelReason, OpenTurn, Pipeline, TurnSink
+from services.frontend.turns.key_usage import KeyUsage
+from services.frontend.turns.metrics import FrontendMetrics
+from services.frontend.turns.turn_service import TurnService
 from services.runtime.config.frontend import FrontendConfig
 from tests.kit.bodies import MODEL, messages
 from tests.kit.events import Step, hello
@@ -214,7 +218,22 @@ def admission(pipeline: Pipeline, put_image: PutImage | None = None) -> Admissio
     images = ImageReader(FrontendConfig(), put_image, fetcher, decoder)
     store = MemoryStore(StoreLimits(60.0, 100, 1 << 20), time.time)
     hidden = HiddenMemory(store, time.time)
-    return Admission(pipeline, pipeline.gateway, limits, pdfs, images, hidden=hidden, notices=False)
+    media = MediaReader(pdfs, images)
+    return Admission(pipeline, limits, media, hidden=hidden, notices=False)
+
+
+def turn_service(pipeline: Pipeline) -> TurnService:
+    """Opens turns and counts for whatever a caller without limits sends."""
+    registry = CollectorRegistry()
+    return TurnService(
+        pipeline,
+        pipeline.gateway,
+        admission(pipeline),
+        FrontendConfig(),
+        FrontendMetrics(registry),
+        KeyUsage(0, NO_PEERS),
+        structlog.get_logger(),
+    )
 
 
 def log_into(lines: list[MutableMapping[str, Any]]) -> FilteringBoundLogger:

@@ -35,8 +35,8 @@ from services.frontend.gateway.gateway import BusGateway
 from services.frontend.gateway.pipeline import BusPipeline
 from services.frontend.http.auth import anyone
 from services.frontend.peers import BusPeers
-from services.frontend.turns.admission import Admission
 from services.frontend.turns.interfaces import OpenTurn
+from services.frontend.turns.turn_service import TurnService
 from services.parser.service import Parser
 from services.parser.shard import Shard
 from services.preprocessor.service import Preprocessor
@@ -50,7 +50,7 @@ from services.worker.engine_controls import EngineControls
 from services.worker.service import Worker
 from simulation.loop import Machine
 from tests.kit.counting import QUEUE, CountingEngine, Model, Plan
-from tests.kit.frontend import admission
+from tests.kit.frontend import admission, turn_service
 from tests.kit.nats import NatsServer
 from tests.kit.process import INNER_STAGES
 from tests.kit.sinks import RecordingSink
@@ -373,8 +373,8 @@ class Local:
         return self.frontend.gateway
 
     @property
-    def admission(self) -> Admission:
-        return admission(self.frontend)
+    def turns(self) -> TurnService:
+        return turn_service(self.frontend)
 
     def turn(
         self,

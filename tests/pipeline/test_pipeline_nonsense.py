@@ -78,9 +78,9 @@ async def test_malformed_messages_on_every_subject_harm_no_turn(
     turns.append(local.turn(Plan(length=20, fail_at=10)))
     for turn in turns:
         await turn.finished()
-    await local.admission.count(turns[0].conversation, anyone())
-    await local.admission.tokenize_text(local.model.name, "text", anyone(), False)
-    await local.admission.detokenize(local.model.name, [1, 2, 3], anyone())
+    await local.turns.count(turns[0].conversation, anyone())
+    await local.turns.tokenize_text(local.model.name, "text", anyone(), False)
+    await local.turns.detokenize(local.model.name, [1, 2, 3], anyone())
     dying = local.turn(held(20))
     await dying.sink.words_at_least(10)
     (await dying.task).cancel("hangup")

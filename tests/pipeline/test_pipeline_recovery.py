@@ -127,7 +127,7 @@ async def test_a_new_turn_is_refused_when_the_bus_hangs_for_too_long(local: Loca
     with pytest.raises(Unavailable) as refusal:
         await turn.task
     with pytest.raises(Unavailable):
-        await local.admission.count(turn.conversation, anyone())
+        await local.turns.count(turn.conversation, anyone())
     local.nats.resume()
     assert refusal.value.info.retry_after_s
     assert local.gateway.running == 0

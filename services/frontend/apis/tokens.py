@@ -83,7 +83,6 @@ class TokenRoutes:
     def __init__(self, setup: ApiSetup) -> None:
         self._max_bytes = setup.config.max_body_bytes
         self._turns = setup.turns
-        self._admission = setup.turns.admission
         served = setup.config.served_tools
         self._messages = Messages(served)
         self._chat = Chat(ChatSettings(served=frozenset(served)))
@@ -96,10 +95,10 @@ class TokenRoutes:
         special = fields.add_special_tokens
         if request is None:
             text = _text_of(fields) or ""
-            reply = await self._admission.tokenize_text(fields.model, text, caller, special)
+            reply = await self._turns.tokenize_text(fields.model, text, caller, special)
         else:
             conversation = await self._edited(request, http)
-            reply = await self._admission.tokenize(conversation, caller, special)
+            reply = await self._turns.tokenize(conversation, caller, special)
 
         ids = unpack_ids(reply.token_ids)
         answer = {
@@ -115,7 +114,7 @@ class TokenRoutes:
         fields = await read_request(http, self._max_bytes, _parse_ids)
 
         caller = http[REQUEST_CONTEXT].caller
-        reply = await self._admission.detokenize(fields.model, fields.tokens, caller)
+        reply = await self._turns.detokenize(fields.model, fields.tokens, caller)
         return json_response(PlainPrompt(reply.text or ""))
 
     def _parse(

@@ -5,56 +5,43 @@ The gateway takes only an `Admitted` request, and only this module makes one, so
 a check.
 """
 
-from collections.abc import Awaitable, Sequence
-from typing import TypeVar
-
 from msgspec.structs import replace
 
 from schemas.control import VISION, ModelCard
-from schemas.conversation import Conversation, Media
-from schemas.errors import Invalid, NotFound, TooLarge
-from schemas.requests import TextReply
-from services.frontend.content.pdf_document import PdfDocument
+from schemas.conversation import Conversation
+from schemas.errors import Invalid, NotFound
 from services.frontend.http.auth import Caller
 from services.frontend.http.errors import UnknownModel
-from services.frontend.media.image_reader import ImageReader, RequestImages
-from services.frontend.media.pdf_reader import PdfReader
+from services.frontend.media.media_reader import MediaReader
 from services.frontend.turns.conversation_limits import ConversationLimits
 from services.frontend.turns.hidden.memory import HiddenMemory
-from services.frontend.turns.interfaces import Admitted, OpenTurn, Pipeline, TurnGateway, TurnSink
-from services.frontend.turns.notice import NoticeSink, make_notice, may_have_notice, without_notices
+from services.frontend.turns.interfaces import Admitted, Pipeline
+from services.frontend.turns.notice import make_notice, may_have_notice, without_notices
 from services.images.parts import media_of
 from services.runtime.long_work import run_in_thread_if_long
 
-T = TypeVar("T")
-
 
 class Admission:
-    """Admits requests, and passes them to the pipeline."""
+    """Admits requests."""
 
     def __init__(
         self,
         pipeline: Pipeline,
-        gateway: TurnGateway,
         limits: ConversationLimits,
-        pdfs: PdfReader,
-        images: ImageReader,
+        media: MediaReader,
         *,
         hidden: HiddenMemory,
         notices: bool,
     ) -> None:
         """
         Args:
-            gateway: the pipeline's, or hosted tools in front of it.
             hidden: defers tools, and remembers what clients do not see of answers.
             notices: add a note to the answer about media that the model does not receive, once in a
                 session.
         """
         self._pipeline = pipeline
-        self._gateway = gateway
         self._limits = limits
-        self._pdfs = pdfs
-        self._images = images
+        self._media = media
         self._hidden = hidden
         self._notices = notices
 
@@ -104,74 +91,20 @@ class Admission:
             caller.permit(card, conversation.model)
         _check_tools(conversation, card)
         media = await run_in_thread_if_long(self._limits.check, conversation)
-        conversation, images = await self._read_media(
-            conversation, media, caller, card, store=is_turn
+        conversation, images = await self._media.read(
+            conversation, media, caller.tenant, vision=VISION in card.features, store=is_turn
         )
         conversation, note = self._with_notice(conversation, has_media=bool(media))
         conversation = await self._hidden.add(conversation, caller.owner)
         named = _with_names(conversation, caller, card)
         return Admitted(card, named, note, images, rollout=caller.rollout, owner=caller.owner)
 
-    async def open(self, admitted: Admitted, sink: TurnSink, *, turn_id: str) -> OpenTurn:
-        """Starts a turn as `TurnGateway.open`; with hosted tools, the first turn of the answer."""
-        if admitted.notice:
-            sink = NoticeSink(sink, admitted.notice)
-        return await _describe_sizes(self._gateway.open(admitted, sink, turn_id=turn_id))
-
-    async def count(
-        self, conversation: Conversation, caller: Caller, card: ModelCard | None = None
-    ) -> int:
-        """Returns the exact number of a conversation's prompt tokens. `card`: see `admit`.
-
-        Raises as `admit`, and TurnwireError.
-        """
-        admitted = await self.admit(conversation, caller, card, is_turn=False)
-        return await _describe_sizes(self._pipeline.count(admitted))
-
-    async def tokenize(
-        self, conversation: Conversation, caller: Caller, add_special_tokens: bool
-    ) -> TextReply:
-        """Returns the token ids of a conversation's prompt. Raises as `count`, and RateLimited."""
-        caller.limiter.count()
-        admitted = await self.admit(conversation, caller, is_turn=False)
-        return await _describe_sizes(self._pipeline.tokenize(admitted, None, add_special_tokens))
-
-    async def tokenize_text(
-        self, model: str, text: str, caller: Caller, add_special_tokens: bool
-    ) -> TextReply:
-        """Returns the token ids of a text. Raises as `resolve`, RateLimited and TurnwireError."""
-        admitted = self._without_conversation(model, caller)
-        return await _describe_sizes(self._pipeline.tokenize(admitted, text, add_special_tokens))
-
-    async def detokenize(self, model: str, token_ids: list[int], caller: Caller) -> TextReply:
-        """Returns the text of token ids. Raises as `tokenize_text`."""
-        admitted = self._without_conversation(model, caller)
-        return await _describe_sizes(self._pipeline.detokenize(admitted, token_ids))
-
-    def _without_conversation(self, model: str, caller: Caller) -> Admitted:
+    def admit_text(self, model: str, caller: Caller) -> Admitted:
+        """Admits a request about text or tokens without a conversation. Raises as `resolve`, and
+        RateLimited."""
         card = self.resolve(model, caller)
         caller.limiter.count()
         return Admitted(card, Conversation(card.name, []))
-
-    async def _read_media(
-        self,
-        conversation: Conversation,
-        media: Sequence[Media],
-        caller: Caller,
-        card: ModelCard,
-        *,
-        store: bool,
-    ) -> tuple[Conversation, RequestImages | None]:
-        """Returns the conversation with the text of its documents, and the images that the model
-        gets."""
-        if not media:
-            return conversation, None
-        vision = VISION in card.features
-        if any(isinstance(item, PdfDocument) for item in media):
-            conversation = await self._pdfs.read(conversation, vision=vision)
-        return await self._images.read(
-            conversation, media, caller.tenant, vision=vision, store=store
-        )
 
     def _with_notice(
         self, conversation: Conversation, *, has_media: bool
@@ -216,18 +149,3 @@ def _with_names(conversation: Conversation, caller: Caller, card: ModelCard) -> 
         hints=hints,
         summary=False,
     )
-
-
-async def _describe_sizes(call: Awaitable[T]) -> T:
-    """Returns the result of `call`. A message too large for the bus is reported as a request too
-    large: clients do not know the bus."""
-    try:
-        return await call
-    except TooLarge as error:
-        details = error.info.details
-        if details is None:
-            raise
-        raise TooLarge(
-            f"The request has {details['size_bytes']} bytes without the data of images and "
-            f"documents; the limit is {details['limit_bytes']}."
-        ) from error

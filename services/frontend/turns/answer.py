@@ -188,23 +188,22 @@ class RunningAnswer:
 
     async def _open_turn(self, admitted: AdmittedAnswer, sink: AnswerSink) -> OpenTurn:
         """Opens the only turn, with a shorter conversation if it must and may be."""
-        admission = self.turns.admission
         (request,) = admitted.choices
         try:
-            return await admission.open(request, sink, turn_id=self.turn_id)
+            return await self.turns.open(request, sink, turn_id=self.turn_id)
         except ContextOverflow as overflow:
             if not admitted.may_shorten:
                 raise
             shorter = await shorten_conversation(request.conversation, overflow, self.model)
         shortened = request.with_messages(shorter.messages)
-        return await admission.open(shortened, sink, turn_id=self.turn_id)
+        return await self.turns.open(shortened, sink, turn_id=self.turn_id)
 
     async def _open_choices(self, admitted: AdmittedAnswer, sink: AnswerSink) -> list[OpenTurn]:
         """Opens the turns of several choices, all or none."""
         tasks: list[asyncio.Task[OpenTurn]] = []
         try:
             for choice, request in enumerate(admitted.choices):
-                opening = self.turns.admission.open(
+                opening = self.turns.open(
                     request, ChoiceSink(self, sink, choice), turn_id=f"{self.turn_id}c{choice}"
                 )
                 tasks.append(asyncio.create_task(opening))
