@@ -19,9 +19,10 @@ from services.runtime.config.stages import WorkerConfig
 from services.worker.engine import EngineDied, EngineInfo
 from services.worker.engines import open_turns
 from services.worker.engines.trtllm import engine as trtllm
-from services.worker.engines.trtllm import pollers, readings
+from services.worker.engines.trtllm import loop_guard, readings
 from services.worker.engines.trtllm.engine import TrtllmEngine
-from services.worker.engines.trtllm.pollers import KvEventQueue, LoopGuard
+from services.worker.engines.trtllm.loop_guard import LoopGuard
+from services.worker.engines.trtllm.readings import KvEventQueue
 from services.worker.kv_events import BlocksStored, CacheCleared
 from tests.kit.engines import EMPTY_MODEL, PROMPT, begun, request, rest, run
 from tests.kit.waiting import LIMIT_S, eventually
@@ -123,7 +124,7 @@ async def test_an_error_of_one_request_ends_that_turn_alone(
 
 
 async def test_a_blocked_event_loop_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pollers, "GUARD_INTERVAL_S", 0.01)
+    monkeypatch.setattr(loop_guard, "GUARD_INTERVAL_S", 0.01)
     answers: list[object] = []
     left: list[int] = []
     gone = threading.Event()
@@ -220,7 +221,7 @@ async def test_kv_events_from_the_first_response_on(engine: TrtllmEngine, fake_t
 
 
 async def test_a_slow_reader_gets_a_cleared_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pollers, "MAX_EVENTS", 8)
+    monkeypatch.setattr(readings, "MAX_EVENTS", 8)
     queue = KvEventQueue()
     queue.put([BlocksStored(None, [(i, [i])]) for i in range(9)])
     queue.close()

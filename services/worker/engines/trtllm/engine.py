@@ -41,7 +41,7 @@ from services.worker.engines.daemon_threads import in_daemon_thread, run_for
 from services.worker.engines.open_turns import EngineTurn, OpenTurns
 from services.worker.engines.trtllm import requests
 from services.worker.engines.trtllm.library import TrtllmLibrary, WorkerWindow
-from services.worker.engines.trtllm.pollers import LoopGuard
+from services.worker.engines.trtllm.loop_guard import LoopGuard
 from services.worker.engines.trtllm.readings import EngineReaders
 from services.worker.engines.trtllm.releases import known_release
 from services.worker.features import FEATURES

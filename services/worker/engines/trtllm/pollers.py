@@ -1,24 +1,16 @@
-"""Reads statistics, KV events and health from TensorRT-LLM, and detects an event loop that it
-blocks.
+"""Reads lists from TensorRT-LLM, on a thread or on the event loop.
 
 Its calls block for seconds, or forever if the engine is dead. Releases that send statistics through
 queues have asynchronous iterators, which end at the first timeout; see `releases.toml`.
 """
 
 import asyncio
-import os
-import sys
 import threading
-from collections.abc import AsyncGenerator, AsyncIterable, Callable
+from collections.abc import AsyncIterable, Callable
 from typing import Any, TypeAlias
 
-from services.worker.kv_events import CacheCleared, KvEvent
-
-MAX_EVENTS = 65_536
-GUARD_INTERVAL_S = 1.0
 MAX_ERRORS = 10
 """Consecutive errors after which reading ends."""
-
 
 Deliver: TypeAlias = Callable[[Any], None]
 """Takes what was read. Called on the event loop."""
@@ -53,46 +45,6 @@ class Follower:
             except Exception:
                 errors += 1  # raised before the first request, and in some states between two
             await asyncio.sleep(self._interval_s)
-
-
-class LoopGuard:
-    """Ends the process when the event loop has not run for `limit_s`.
-
-    Up to 1.3.0rc23 an iterator that finds the worker dead shuts down the library within the call,
-    which may never return (#16312). Nothing on the loop could report that.
-    """
-
-    def __init__(self, limit_s: float, leave: Callable[[int], Any] = os._exit) -> None:
-        self._limit_s = limit_s
-        self._leave = leave
-        self._loop = asyncio.get_running_loop()
-        self._ran = threading.Event()
-        self._stop = threading.Event()
-        threading.Thread(target=self._run, name="trtllm-guard", daemon=True).start()
-
-    def stop(self) -> None:
-        """Stops watching."""
-        self._stop.set()
-        self._ran.set()
-
-    def _run(self) -> None:
-        silent_s = 0.0
-        while not self._stop.is_set():
-            self._ran.clear()
-            try:
-                self._loop.call_soon_threadsafe(self._ran.set)
-            except RuntimeError:
-                return  # the loop is closed
-            # Short waits, so that a suspension of the whole process counts as one of them.
-            silent_s = 0.0 if self._ran.wait(GUARD_INTERVAL_S) else silent_s + GUARD_INTERVAL_S
-            if silent_s >= self._limit_s:
-                print(
-                    f"TensorRT-LLM has blocked the worker for {silent_s:.0f} s: it is dead",
-                    file=sys.stderr,
-                )
-                self._leave(1)
-                return
-            self._stop.wait(GUARD_INTERVAL_S if silent_s == 0.0 else 0.0)
 
 
 class Poller:
@@ -138,31 +90,3 @@ class Poller:
         except RuntimeError:
             return False
         return True
-
-
-class KvEventQueue:
-    """A queue of KV events for one reader. A reader that is too slow gets a `CacheCleared` in place
-    of lost events."""
-
-    def __init__(self) -> None:
-        self._events: asyncio.Queue[KvEvent | None] = asyncio.Queue()
-
-    def put(self, events: list[KvEvent]) -> None:
-        """Adds events."""
-        if self._events.qsize() + len(events) > MAX_EVENTS:
-            while not self._events.empty():
-                self._events.get_nowait()
-            events = [CacheCleared()]
-        for event in events:
-            self._events.put_nowait(event)
-
-    def close(self) -> None:
-        """Ends `read`."""
-        self._events.put_nowait(None)
-
-    async def read(self) -> AsyncGenerator[KvEvent, None]:
-        """Yields the events until `close`."""
-        event = await self._events.get()
-        while event is not None:
-            yield event
-            event = await self._events.get()

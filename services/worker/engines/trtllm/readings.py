@@ -1,17 +1,19 @@
 """Reads what a running engine of TensorRT-LLM reports beside its outputs: statistics, KV events and
 health."""
 
+import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 from services.worker.engine import EngineInfo
 from services.worker.engines.open_turns import OpenTurns
 from services.worker.engines.trtllm.events import KvUse, TrtllmKvTranslator
-from services.worker.engines.trtllm.pollers import Deliver, Follower, KvEventQueue, Poller
+from services.worker.engines.trtllm.pollers import Deliver, Follower, Poller
 from services.worker.engines.trtllm.releases import Release
 from services.worker.engines.trtllm.requests import BLOCK_TOKENS
+from services.worker.kv_events import CacheCleared, KvEvent
 
 HEALTH_INTERVAL_S = 2.0
 HEALTH_TIMEOUT_S = 30.0
@@ -21,6 +23,36 @@ POLL_TIMEOUT_S = 0.5
 FOLLOW_TIMEOUT_S = 600.0
 """Longer than any prefill: after a timeout the iterator yields nothing until the next request."""
 FOLLOW_INTERVAL_S = 0.1
+MAX_EVENTS = 65_536
+"""KV events that wait to be read."""
+
+
+class KvEventQueue:
+    """A queue of KV events for one reader. A reader that is too slow gets a `CacheCleared` in place
+    of lost events."""
+
+    def __init__(self) -> None:
+        self._events: asyncio.Queue[KvEvent | None] = asyncio.Queue()
+
+    def put(self, events: list[KvEvent]) -> None:
+        """Adds events."""
+        if self._events.qsize() + len(events) > MAX_EVENTS:
+            while not self._events.empty():
+                self._events.get_nowait()
+            events = [CacheCleared()]
+        for event in events:
+            self._events.put_nowait(event)
+
+    def close(self) -> None:
+        """Ends `read`."""
+        self._events.put_nowait(None)
+
+    async def read(self) -> AsyncGenerator[KvEvent, None]:
+        """Yields the events until `close`."""
+        event = await self._events.get()
+        while event is not None:
+            yield event
+            event = await self._events.get()
 
 
 class EngineReaders:
@@ -45,20 +77,23 @@ class EngineReaders:
         """Starts to read. Later calls do nothing."""
         if self._readers:
             return
-        read = _follow if release.statistics == "iterator" else _poll
-        self._readers.append(read(llm, "get_stats", list, self._note_stats, STATS_INTERVAL_S))
+        stats = _open_lists(
+            llm, release, "get_stats", list, self._note_stats, interval_s=STATS_INTERVAL_S
+        )
+        self._readers.append(stats)
         if "kv_events" in info.features:
             translate = TrtllmKvTranslator(info.block_tokens or BLOCK_TOKENS).translate
+            method = "get_kv_cache_events"
             put = self.kv_events.put
-            self._readers.append(read(llm, "get_kv_cache_events", translate, put, KV_INTERVAL_S))
+            events = _open_lists(llm, release, method, translate, put, interval_s=KV_INTERVAL_S)
+            self._readers.append(events)
         # Not public, and missing in early 1.2.
         check = getattr(llm, "_check_health", None)
         if check is not None:
             self._healthy_at = time.monotonic()
             read_health = partial(_read_health, check)
-            self._readers.append(
-                Poller("trtllm-health", read_health, self._note_health, HEALTH_INTERVAL_S)
-            )
+            health = Poller("trtllm-health", read_health, self._note_health, HEALTH_INTERVAL_S)
+            self._readers.append(health)
 
     def stop(self) -> None:
         """Stops reading, and ends the KV events."""
@@ -101,21 +136,19 @@ def _read_health(check: Any) -> tuple[bool]:
     return (bool(check()),)
 
 
-Translate: TypeAlias = Callable[[list[Any]], list[Any]]
-"""What the library reports → what is delivered. Runs where the library is read."""
-
-
-def _follow(
-    llm: Any, method: str, translate: Translate, deliver: Deliver, interval_s: float
-) -> Follower:
-    """Reads lists with an asynchronous iterator of the library."""
-    follow = partial(getattr(llm, f"{method}_async"), FOLLOW_TIMEOUT_S)
-    return Follower(follow, lambda items: deliver(translate(items)), FOLLOW_INTERVAL_S)
-
-
-def _poll(
-    llm: Any, method: str, translate: Translate, deliver: Deliver, interval_s: float
-) -> Poller:
-    """Reads lists with calls of the library, on a thread."""
+def _open_lists(
+    llm: Any,
+    release: Release,
+    method: str,
+    translate: Callable[[list[Any]], list[Any]],
+    deliver: Deliver,
+    *,
+    interval_s: float,
+) -> Follower | Poller:
+    """Reads the lists of a method of the library. `translate` runs where they are read, `deliver`
+    on the event loop; `interval_s`: between two calls."""
+    if release.statistics == "iterator":
+        follow = partial(getattr(llm, f"{method}_async"), FOLLOW_TIMEOUT_S)
+        return Follower(follow, lambda items: deliver(translate(items)), FOLLOW_INTERVAL_S)
     poll = partial(getattr(llm, method), timeout=POLL_TIMEOUT_S)
     return Poller(f"trtllm-{method}", lambda: translate(poll() or []), deliver, interval_s)
