@@ -15,7 +15,7 @@ from services.worker.observer import WorkerObserver
 from services.worker.output.decoding import Decoding, Decodings
 from services.worker.output.token_stream import TokenStream
 from services.worker.prefill_report import PrefillReporter, PrefillSink
-from services.worker.thinking.budgeted_turn import BudgetedTurn, Continuation
+from services.worker.thinking.budgeted_turn import BudgetedTurn
 
 
 class TurnOpener:
@@ -99,9 +99,15 @@ class TurnOpener:
     def _open_guided(self, decoding: Decoding, plan: DecodingPlan) -> None:
         sink: Sink = decoding
         if plan.counter is not None:
-            limit = plan.request.sampling.max_tokens or 0
-            rest = Continuation(self._engine, self._requests, plan.first, self._observer)
-            sink = BudgetedTurn(decoding, plan.counter, limit, rest)
+            sink = BudgetedTurn(
+                decoding,
+                plan.counter,
+                plan,
+                engine=self._engine,
+                requests=self._requests,
+                observer=self._observer,
+                loop=self._loop,
+            )
         try:
             decoding.handle = self._engine.open(plan.first, sink)
         except EngineDied as death:

@@ -8,45 +8,11 @@ import asyncio
 
 from schemas.errors import TurnwireError
 from schemas.events import FinishReason
-from services.worker.engine import Engine, EngineDelta, EngineRequest
-from services.worker.engine_requests import EngineRequests
+from services.worker.engine import Engine, EngineDelta
+from services.worker.engine_requests import DecodingPlan, EngineRequests
 from services.worker.observer import WorkerObserver
 from services.worker.output.decoding import Decoding
 from services.worker.thinking.thought_counter import ThoughtCounter
-
-
-class Continuation:
-    """Has the engine continue a turn after a thought that was ended, as after the death of a
-    worker."""
-
-    def __init__(
-        self,
-        engine: Engine,
-        requests: EngineRequests,
-        first: EngineRequest,
-        observer: WorkerObserver,
-    ) -> None:
-        """`first`: the engine's request for the turn."""
-        self._engine = engine
-        self._requests = requests
-        self._first = first
-        self._observer = observer
-
-    def begin_soon(self, turn: "BudgetedTurn") -> None:
-        """Continues the turn after all ids of its stream, with this sink, when the engine's step is
-        over."""
-        asyncio.get_running_loop().call_soon(self._begin, turn)
-
-    def _begin(self, turn: "BudgetedTurn") -> None:
-        decoding = turn.decoding
-        if decoding.ended:
-            return
-        try:
-            request = self._requests.rest(self._first, decoding.stream.ids, turn.counter)
-            decoding.handle = self._engine.open(request, turn)
-        except Exception as error:
-            what = "the turn could not be continued"
-            decoding.fail(self._observer.failure(decoding.stream.turn, error, what))
 
 
 class BudgetedTurn:
@@ -56,46 +22,55 @@ class BudgetedTurn:
         self,
         decoding: Decoding,
         counter: ThoughtCounter,
-        max_tokens: int,
-        continuation: Continuation,
+        plan: DecodingPlan,
+        *,
+        engine: Engine,
+        requests: EngineRequests,
+        observer: WorkerObserver,
+        loop: asyncio.AbstractEventLoop,
     ) -> None:
-        """`max_tokens`: the turn's limit of output, with that of earlier attempts."""
-        self.decoding = decoding
-        self.counter = counter
-        self._max_tokens = max_tokens
-        self._continuation = continuation
+        """`counter`: the plan's."""
+        self._decoding = decoding
+        self._counter = counter
+        self._first = plan.first
+        self._max_tokens = plan.request.sampling.max_tokens or 0
+        """The turn's limit of output, with that of earlier attempts."""
+        self._engine = engine
+        self._requests = requests
+        self._observer = observer
+        self._loop = loop
         self._held_back = EngineDelta()
         """The last tokens, which are beyond the budget if they are not a closer."""
         self._continued = False
 
     def fail(self, error: TurnwireError) -> None:
         """Ends the stream with the engine's error."""
-        self.decoding.fail(error)
+        self._decoding.fail(error)
 
     def put(self, delta: EngineDelta) -> None:
         """Adds an engine step's result to the stream, or ends the thought."""
         if self._continued:
-            # The prompt is the turn so far, which says nothing of the turn's own prompt.
+            # The engine's prompt is now the turn so far, so that these are not the turn's own.
             delta.cached = None
             delta.waited_s = None
         new_ids = delta.ids
         held_back = len(self._held_back.ids)
         if delta.weights is not None:
-            stream = self.decoding.stream
+            stream = self._decoding.stream
             stream.begin_weights(len(stream.ids) + held_back, delta.weights)
             delta.weights = None  # those of the tokens held back may be others
         self._join(delta)
 
-        counter = self.counter
+        counter = self._counter
         for count, token in enumerate(new_ids, held_back + 1):
             counter.count(token)
-            if counter.is_exceeded:
-                self._end_thought(delta, max(count - counter.excess, 0))
+            if counter.is_certainly_over:
+                self._end_thought(delta, max(count - counter.over, 0))
                 return
 
-        self._hold_back(delta, counter.excess if delta.finish is None else 0)
+        self._hold_back(delta, counter.over if delta.finish is None else 0)
         if delta.ids or delta.cached is not None or delta.finish is not None:
-            self.decoding.put(delta)
+            self._decoding.put(delta)
 
     def _join(self, delta: EngineDelta) -> None:
         """Puts the tokens that were held back before those of a step."""
@@ -116,12 +91,12 @@ class BudgetedTurn:
 
     def _end_thought(self, delta: EngineDelta, allowed: int) -> None:
         """Stops the engine, and adds `allowed` tokens of a step and the end of the thought."""
-        self.decoding.close()
+        self._decoding.close()
         self._held_back = EngineDelta()
         self._continued = True
 
-        room = self._max_tokens - len(self.decoding.stream.ids) - allowed
-        end = self.counter.end_thought()[:room]
+        room = self._max_tokens - len(self._decoding.stream.ids) - allowed
+        end = self._counter.end_thought()[:room]
         last = EngineDelta(delta.ids[:allowed] + end, cached=delta.cached, waited_s=delta.waited_s)
         if delta.logprobs:
             # The model did not choose the tokens of the end.
@@ -129,6 +104,18 @@ class BudgetedTurn:
         is_full = len(end) == room
         if is_full:
             last.finish = FinishReason.LENGTH
-        self.decoding.put(last)
+        self._decoding.put(last)
         if not is_full:
-            self._continuation.begin_soon(self)
+            self._loop.call_soon(self._continue)  # when the engine's step is over
+
+    def _continue(self) -> None:
+        """Has the engine continue after all ids of the stream, as after the death of a worker."""
+        decoding = self._decoding
+        if decoding.ended:
+            return
+        try:
+            request = self._requests.rest(self._first, decoding.stream.ids, self._counter)
+            decoding.handle = self._engine.open(request, self)
+        except Exception as error:
+            what = "the turn could not be continued"
+            decoding.fail(self._observer.failure(decoding.stream.turn, error, what))

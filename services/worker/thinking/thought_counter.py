@@ -57,13 +57,13 @@ class _InThought:
     """Its tokens, with those that may belong to a closer."""
     tail: list[str] = field(default_factory=list)
     """The texts of its last tokens, which may begin a closer."""
-    excess: int = 0
+    over: int = 0
     """How many tokens at its end are beyond the budget, unless they turn out to be a closer."""
 
     @property
-    def is_over(self) -> bool:
+    def is_certainly_over(self) -> bool:
         """Whether tokens are beyond the budget that cannot be a closer."""
-        return self.excess > len(self.tail)
+        return self.over > len(self.tail)
 
     def tail_tokens_after(self, position: int) -> int:
         """Returns how many tokens of the tail end after a position of its text."""
@@ -114,16 +114,16 @@ class ThoughtCounter:
         return isinstance(self._state, _InThought)
 
     @property
-    def excess(self) -> int:
+    def over(self) -> int:
         """How many tokens at the end are beyond the budget, unless they turn out to be a closer."""
         if isinstance(self._state, _InThought):
-            return self._state.excess
+            return self._state.over
         return 0
 
     @property
-    def is_exceeded(self) -> bool:
-        """Whether it is certain that the budget is exceeded."""
-        return isinstance(self._state, _InThought) and self._state.is_over
+    def is_certainly_over(self) -> bool:
+        """As `_InThought.is_certainly_over`; False outside thoughts."""
+        return isinstance(self._state, _InThought) and self._state.is_certainly_over
 
     @property
     def bans(self) -> dict[int, float]:
@@ -175,7 +175,7 @@ class ThoughtCounter:
             return
 
         thought.cut_tail(self._possible_closer(tail))
-        thought.excess = max(self.used + thought.tokens - self._limit, 0)
+        thought.over = max(self.used + thought.tokens - self._limit, 0)
 
     def _possible_closer(self, tail: str) -> int:
         """Returns where a text begins that may become a closer; at the end, if none does."""
@@ -232,7 +232,7 @@ class ThoughtCounter:
             missing = self._pass_end(ids[spent_at:])
         if missing:
             return self.end_thought()[-missing:]
-        if self.is_exceeded:
+        if self.is_certainly_over:
             return self.end_thought()
         return []
 
@@ -240,7 +240,7 @@ class ThoughtCounter:
         """Counts tokens. Returns where the text before them and each thought in them had spent the
         budget: an index of `ids`, or their number where it was not spent."""
         unspent = len(ids)
-        spent_at = 0 if self._has_spent() else unspent
+        spent_at = 0 if self._is_spent() else unspent
         positions: list[int] = []
         for count, token in enumerate(ids, 1):
             was_thinking = self.thinks
@@ -248,12 +248,12 @@ class ThoughtCounter:
             if self.thinks and not was_thinking:
                 positions.append(spent_at)
                 spent_at = unspent
-            if spent_at == unspent and self._has_spent():
-                spent_at = count - self.excess
+            if spent_at == unspent and self._is_spent():
+                spent_at = count - self.over
         return [*positions, spent_at]
 
-    def _has_spent(self) -> bool:
-        """Whether the open thought has reached the budget."""
+    def _is_spent(self) -> bool:
+        """Whether the open thought has reached the budget, or is beyond it."""
         state = self._state
         return isinstance(state, _InThought) and self.used + state.tokens >= self._limit
 

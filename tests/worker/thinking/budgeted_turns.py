@@ -2,16 +2,17 @@
 parser."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
 import msgspec
 
-from schemas.conversation import ToolSpec
+from schemas.conversation import Sampling, ToolSpec
 from schemas.events import Finish, FinishReason
 from schemas.frames import TokenFinish
-from schemas.requests import ParseContext, ThoughtBudget
+from schemas.requests import GenerateRequest, ParseContext, ThoughtBudget
+from schemas.token_ids import pack_ids
 from services.families import Family, families, find_family
 from services.parser.turn_parse import TurnParse
 from services.parser.turn_stream import TurnStream
@@ -19,13 +20,17 @@ from services.preprocessor.thought_spelling import unlimited_thoughts
 from services.runtime.storage.seal import Sealer
 from services.tokenization.detokenizer import FamilyVocabulary, Vocabulary
 from services.tokenization.prompt_tokenizer import PromptTokenizer
-from services.worker.engine import EngineDelta
+from services.worker.engine import EngineDelta, EngineInfo, EngineRequest, Handle, Sink
+from services.worker.engine_requests import DecodingPlan, EngineRequests
+from services.worker.kv.prompt_blocks import NO_BLOCKS
+from services.worker.kv.publisher import NO_KV
 from services.worker.output.token_stream import TokenStream
 from services.worker.thinking.budgeted_turn import BudgetedTurn
 from services.worker.thinking.thought_counter import ThoughtCounter
 from tests.kit.fake_decodings import FakeDecodings
 from tests.kit.parser_cases import Block, fold
 
+INFO = EngineInfo("played", "1", 100_000, 1, None, None, [2], frozenset())
 TOOLS = [ToolSpec("run", schema={"properties": {"cmd": {"type": "string"}}})]
 
 
@@ -67,21 +72,46 @@ class Turn:
         self.updates, self.version = updates, 0
         self.versions: list[list[int]] = []
         """The version of each token that the engine decoded, in each of its segments."""
-        continuation: Any = self
-        self.sink = BudgetedTurn(self.decoding, counter, max_tokens, continuation)
-        more = list(more)
-        segment: Sequence[int] | None = ids
-        while segment is not None and not self.decoding.ended:
-            self.open, self.decoding.handle = True, self
-            left = max_tokens - len(self.stream.ids)
-            self._play(list(segment), left, logprobs)
-            segment = more.pop(0) if not self.open and more else None
+        self.sink = self._sink(counter, resumed, max_tokens)
+        self.is_open, self.decoding.handle = True, self
+        self._soon: list[Callable[[], None]] = []
+        self._play(list(ids), max_tokens - len(self.stream.ids), logprobs)
+        for segment in more:
+            if self.decoding.ended or not self._soon:
+                break
+            self._soon.pop()()
+            self._play(list(segment), max_tokens - len(self.stream.ids), logprobs)
+
+    def _sink(self, counter: ThoughtCounter, resumed: list[int], max_tokens: int) -> BudgetedTurn:
+        request = GenerateRequest(
+            turn="t",
+            model="m",
+            prompt=pack_ids([1]),
+            attempt=1,
+            parser="p",
+            frontend="f",
+            sampling=Sampling(max_tokens=max_tokens),
+            stop_ids=[2],
+            context=msgspec.Raw(b"{}"),
+        )
+        first = EngineRequest("t.1", [1, *resumed], request.sampling, [2], resumed=len(resumed))
+        plan = DecodingPlan(request, first, resumed, NO_BLOCKS, counter)
+        this: Any = self
+        return BudgetedTurn(
+            self.decoding,
+            counter,
+            plan,
+            engine=this,
+            requests=EngineRequests(this, INFO, NO_KV),
+            observer=this,
+            loop=this,
+        )
 
     def _play(self, ids: list[int], left: int, logprobs: bool) -> None:
         cached: int | None = 7 + self.continued
         at = 0
         self.versions.append([])
-        while self.open:
+        while self.is_open:
             size = min(self.chance.choice(self.steps), left - at, len(ids) - at)
             part = ids[at : at + size]
             at += size
@@ -98,18 +128,26 @@ class Turn:
             self.sink.put(delta)
             cached = None
             if finish is not None:
-                assert self.decoding.ended or not self.open, "an end was lost"
+                assert self.decoding.ended or not self.is_open, "an end was lost"
                 return
 
-    def begin_soon(self, turn: BudgetedTurn) -> None:
-        """The continuation's."""
-        assert turn is self.sink
-        assert not self.open, "the engine was stopped first"
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        """The loop's."""
+        assert not self.is_open, "the engine was stopped first"
         self.continued += 1
         self.ends.append(len(self.stream.ids))
+        self._soon.append(callback)
+
+    def open(self, request: EngineRequest, sink: Sink) -> Handle:
+        """The engine's."""
+        assert sink is self.sink
+        assert list(request.token_ids) == [1, *self.stream.ids]
+        self.is_open = True
+        return self
 
     def close(self) -> None:
-        self.open = False
+        """The handle's."""
+        self.is_open = False
         self.closed += 1
 
 
