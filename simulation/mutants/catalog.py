@@ -344,8 +344,8 @@ FRONTEND_MUTANTS = [
     Mutant(
         "does not wait for a worker that continues a turn",
         ATTEMPTS,
-        "Search(until=now + self._config.bus.recovery_s)",
-        "Search(until=now)",
+        "Placing(until=now + self._config.bus.recovery_s)",
+        "Placing(until=now)",
     ),
     Mutant(
         "gives up a turn at its first lost worker",

@@ -1,4 +1,4 @@
-"""Makes the attempts of turns: until a worker has the turn, or there is no hope.
+"""Makes the attempts of turns: until a worker has the turn, or no process can take it.
 
 If a preprocessor refuses a turn or dies, another one gets it. If a worker dies in mid-turn, its
 parser hands back the tokens, and another worker continues after them. So does any worker after the
@@ -30,9 +30,9 @@ from services.frontend.gateway.turn_state import (
     BusTurn,
     ImageMissing,
     Lost,
+    Placing,
     Refused,
     Resuming,
-    Search,
     StateEvent,
     Waiting,
 )
@@ -62,7 +62,7 @@ class TurnAttempts:
         self._preprocessors = preprocessors
         self._turns = turns
 
-    async def search(self, turn: BusTurn, images: RequestImages | None = None) -> Prepared:
+    async def make(self, turn: BusTurn, images: RequestImages | None = None) -> Prepared:
         """Makes attempts, one after the other, until a worker has the turn.
 
         `images`: stored again, once, if the bucket does not have them any more.
@@ -90,7 +90,7 @@ class TurnAttempts:
                     tried.clear()
                 case Lost():
                     pass  # to the next one
-            if asyncio.get_running_loop().time() >= turn.search.until:
+            if asyncio.get_running_loop().time() >= turn.placing.until:
                 raise unreachable_error() from outcome.error
 
     def continue_elsewhere(self, turn: BusTurn, lost: Interrupted) -> None:
@@ -105,9 +105,9 @@ class TurnAttempts:
         # rare: a worker was lost in mid-turn, and its parser hands the tokens back
         self._turns.supersede(turn, "worker lost")
         if _is_ahead(turn, lost):
-            # rare: the client has more than any process still knows
-            # The parser that sent more than this is lost, too. Another worker would decode other
-            # tokens from here on.
+            # rare: the client has text that no process has any more
+            # The parser that sent it is lost, too. Another worker would decode other tokens from
+            # here on.
             self._turns.fail(turn, msgspec.structs.replace(lost.error, message=BOTH_LOST))
             return
         if len(lost.token_ids) > len(turn.resume):
@@ -125,7 +125,7 @@ class TurnAttempts:
         else:
             turn.resume = lost.token_ids
         turn.broken_call = call
-        self._search_again(turn, lost.error, lost.rest)
+        self._place_again(turn, lost.error, lost.rest)
 
     def restart_or_fail(self, turn: BusTurn, reason: str) -> None:
         """Begins a turn again if nothing was sent to the client yet; ends it otherwise. No process
@@ -143,19 +143,19 @@ class TurnAttempts:
         """Makes one attempt, as soon as there are processes for it. One that is lost is superseded.
 
         `tried`: the preprocessors of earlier attempts; this one's is added. Raises Unavailable if
-        there are no processes in time.
+        no process takes work in time.
         """
         self._follow_alias(turn)
         preprocessor = await self._preprocessors.wait_for_next(
             turn.card.name,
             tried,
-            turn.search.until,
+            turn.placing.until,
             patient=isinstance(turn.state, Resuming),
             prefer=self._preferred(turn),
         )
         tried.append(preprocessor)
         turn.attempt.preprocessor = preprocessor
-        outcome = await self._preprocessors.prepare(turn)
+        outcome = await self._preprocessors.send_attempt(turn)
         if isinstance(outcome, Lost | ImageMissing):
             # rare: a preprocessor refuses an attempt, or does not answer
             self._turns.supersede(turn, str(outcome.error.info.kind))
@@ -196,34 +196,34 @@ class TurnAttempts:
 
     def _resuming(self) -> Resuming:
         now = asyncio.get_running_loop().time()
-        return Resuming(Search(until=now + self._config.bus.recovery_s))
+        return Resuming(Placing(until=now + self._config.bus.recovery_s))
 
     def _resume(self, turn: BusTurn, error: ErrorInfo) -> None:
-        """Starts the search for processes that continue a turn. If there are none, the client gets
+        """Starts to look for processes that continue a turn. If there are none, the client gets
         `error`."""
         turn.failures += 1
         if turn.failures >= self._config.attempts:
             self._turns.fail(turn, error)
         else:
-            self._search_again(turn, error)
+            self._place_again(turn, error)
 
-    def _search_again(
+    def _place_again(
         self, turn: BusTurn, error: ErrorInfo, rest: Sequence[LoggedEvent] = ()
     ) -> None:
-        search = self._continue(turn, error, rest)
-        turn.search.task = self._process.spawn(search, f"resume {turn.id}")
+        attempts = self._continue(turn, error, rest)
+        turn.placing.task = self._process.spawn(attempts, f"resume {turn.id}")
 
     async def _continue(self, turn: BusTurn, error: ErrorInfo, rest: Sequence[LoggedEvent]) -> None:
-        """Searches for processes that continue a turn. If there are none, the client gets `rest`,
-        or else `error`."""
+        """Finds processes that continue a turn. If there are none, the client gets `rest`, or else
+        `error`."""
         try:
-            await self.search(turn)
+            await self.make(turn)
         except TurnwireError as refusal:
             turn.observer.resume_failed(refusal)
             if self._end_with(turn, rest):
                 return
             message = f"{error.message}; {refusal}"
-            if asyncio.get_running_loop().time() >= turn.search.until:
+            if asyncio.get_running_loop().time() >= turn.placing.until:
                 limit = f"it could not be continued within {self._config.bus.recovery_s:g} s"
                 message = f"{error.message}; {limit}: {refusal}"
             self._turns.fail(turn, msgspec.structs.replace(error, message=message))

@@ -27,7 +27,7 @@ from services.frontend.gateway.preprocessor_client import PreprocessorClient
 from services.frontend.gateway.process_watch import ProcessWatch
 from services.frontend.gateway.prompt_origins import PromptOrigins
 from services.frontend.gateway.turn_span import observe_turn
-from services.frontend.gateway.turn_state import BusTurn, Ended, Search, StateEvent, Waiting
+from services.frontend.gateway.turn_state import BusTurn, Ended, Placing, StateEvent, Waiting
 from services.frontend.gateway.turn_table import TurnTable
 from services.frontend.media.image_reader import RequestImages
 from services.frontend.peers import Peers
@@ -73,8 +73,8 @@ class BusGateway(TurnGateway):
             raise Unavailable("this server is shutting down", retry_after_s=RETRY_AFTER_S)
         turn = self._make_turn(admitted, sink, turn_id)
         self.turns.add(turn)
-        opening = asyncio.create_task(self._search(turn, admitted.images))
-        turn.search.task = opening
+        opening = asyncio.create_task(self._place(turn, admitted.images))
+        turn.placing.task = opening
         try:
             await asyncio.wait([opening])
         except asyncio.CancelledError:
@@ -107,10 +107,10 @@ class BusGateway(TurnGateway):
             sink=sink,
             deadline=now + self._config.request_timeout_s,
             observer=observe_turn(self._process, turn_id, admitted.conversation),
-            state=Waiting(Search(until=now + self._config.wait_s)),
+            state=Waiting(Placing(until=now + self._config.wait_s)),
         )
 
-    async def _search(self, turn: BusTurn, images: RequestImages | None) -> Prepared | ErrorInfo:
+    async def _place(self, turn: BusTurn, images: RequestImages | None) -> Prepared | ErrorInfo:
         """Finds the processes for a turn. Returns the error if there are none.
 
         An exception would refer to the turn, which its request waits for: only the garbage
@@ -118,7 +118,7 @@ class BusGateway(TurnGateway):
         """
         try:
             turn.compared = await self._find_origin(turn.conversation)
-            return await self._attempts.search(turn, images)
+            return await self._attempts.make(turn, images)
         except TurnwireError as error:
             return error.info
         except Exception as error:
@@ -135,7 +135,7 @@ class BusGateway(TurnGateway):
 
 
 def _reason_of_end(turn: BusTurn) -> BaseException:
-    """Returns why the search for a turn was stopped."""
+    """Returns why the placing of a turn was stopped."""
     if isinstance(turn.state, Ended) and turn.state.error is not None:
         return raised(turn.state.error)
     return asyncio.CancelledError()  # of all tasks, at the end of the process

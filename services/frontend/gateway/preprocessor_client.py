@@ -134,7 +134,7 @@ class PreprocessorClient:
             await asyncio.sleep(PAUSE_S)
         return chosen
 
-    async def prepare(self, turn: BusTurn) -> AttemptOutcome:
+    async def send_attempt(self, turn: BusTurn) -> AttemptOutcome:
         """Sends the turn's current attempt to its preprocessor; returns once a worker has it, or
         the attempt has failed."""
         preprocessor = turn.attempt.preprocessor
@@ -153,6 +153,7 @@ class PreprocessorClient:
         requested_at = loop.time()
         self._preparing[preprocessor] += 1
         try:
+            # Set by `BusTurn.apply_prepared`, when the parser sends `Prepared`, or `fail_attempt`.
             return await outcome
         finally:
             turn.held_s += loop.time() - requested_at

@@ -62,7 +62,7 @@ class ProcessWatch:
         if turn.fail_attempt(attempt, StateEvent.PROCESS_LEFT, Unavailable(reason)):
             turn.failures += 1
             now = asyncio.get_running_loop().time()
-            turn.search.until = now + self._bus.recovery_s
+            turn.placing.until = now + self._bus.recovery_s
 
     def _on_reconnect(self) -> None:
         """Requests turns without a stream again: messages in flight are lost. The links replay

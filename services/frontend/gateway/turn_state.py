@@ -26,8 +26,8 @@ from services.runtime.streams.turn_log import Cursor
 
 
 @dataclass(slots=True, eq=False)
-class Search:
-    """The search for processes that take a turn: a task that makes one attempt after the other."""
+class Placing:
+    """The task that finds processes for a turn: it makes one attempt after the other."""
 
     until: float
     """The event loop's time up to which the turn waits for processes that can take it."""
@@ -40,21 +40,21 @@ class Search:
 
 
 @dataclass(eq=False)
-class Searching:
+class Unplaced:
     """No worker has the turn."""
 
-    search: Search
+    placing: Placing
 
 
-class Waiting(Searching):
+class Waiting(Unplaced):
     """For stages that take work."""
 
 
-class Preparing(Searching):
+class Preparing(Unplaced):
     """A preprocessor has the request."""
 
 
-class Resuming(Searching):
+class Resuming(Unplaced):
     """An attempt after the first stream is waiting or being prepared."""
 
 
@@ -133,8 +133,8 @@ any may come late. Elsewhere an event that is not in the table is a mistake of t
 
 # How the states are coupled with what is beside them:
 #
-# - `Search.task` runs while a turn waits, prepares or resumes, and in no other state. It returns
-#   when a worker has the turn, or when there is no hope. From outside it is stopped by
+# - `Placing.task` runs while a turn waits, prepares or resumes, and in no other state. It returns
+#   when a worker has the turn, or no process can take it. From outside it is stopped by
 #   `BusTurn.end`, and by nothing else.
 # - `Attempt.outcome` is pending while a turn prepares; and while it resumes, from `REQUESTED` on.
 #   Whatever fails an attempt calls `BusTurn.fail_attempt`, which ignores any but the current one.
@@ -242,10 +242,10 @@ class BusTurn:
     cursor: Cursor = field(default_factory=Cursor)
 
     @property
-    def search(self) -> Search:
-        """The search of a turn that no worker has."""
-        assert isinstance(self.state, Searching)
-        return self.state.search
+    def placing(self) -> Placing:
+        """The placing of a turn that no worker has."""
+        assert isinstance(self.state, Unplaced)
+        return self.state.placing
 
     @property
     def resumed_tokens(self) -> int:
@@ -266,7 +266,7 @@ class BusTurn:
         """Applies `REQUESTED`. Returns the outcome of the attempt."""
         following: State = self.state
         if isinstance(following, Waiting):
-            following = Preparing(following.search)
+            following = Preparing(following.placing)
         outcome: asyncio.Future[AttemptOutcome] = asyncio.get_running_loop().create_future()
         self.attempt.outcome = outcome
         self.enter(StateEvent.REQUESTED, following)
@@ -278,7 +278,7 @@ class BusTurn:
             return False
         following: State = self.state
         if isinstance(following, Preparing):
-            following = Waiting(following.search)
+            following = Waiting(following.placing)
         if not self.enter(event, following):
             return False
         attempt.settle(outcome_of(error))
@@ -291,20 +291,20 @@ class BusTurn:
         if isinstance(state, Streaming):
             state.worker = prepared.worker
             state.parser = prepared.parser
-        elif isinstance(state, Searching) and self.attempt.is_pending:
+        elif isinstance(state, Unplaced) and self.attempt.is_pending:
             self.enter(StateEvent.PREPARED, Streaming(prepared.worker, prepared.parser))
             self.attempt.settle(prepared)
             if isinstance(state, Preparing):
                 self.sink.opened(prepared)
 
     def end(self, event: StateEvent, error: ErrorInfo | None = None) -> bool:
-        """Applies an event that ends the turn, and stops its search. Returns False if the turn had
+        """Applies an event that ends the turn, and stops its placing. Returns False if the turn had
         already ended."""
         state = self.state
         if not self.enter(event, Ended(error)):
             return False
-        if isinstance(state, Searching):
-            state.search.stop()
+        if isinstance(state, Unplaced):
+            state.placing.stop()
         return True
 
     def position(self) -> StreamPosition:

@@ -37,7 +37,7 @@ async def preparing(
             request_sent=asyncio.get_running_loop().create_future,
             held_s=0.0,
         )
-        waiting += [asyncio.create_task(client.prepare(turn)) for _ in range(count)]
+        waiting += [asyncio.create_task(client.send_attempt(turn)) for _ in range(count)]
     await asyncio.sleep(0)
     try:
         yield client

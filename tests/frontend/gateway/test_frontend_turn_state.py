@@ -13,7 +13,7 @@ from services.frontend.gateway.turn_state import (
     BusTurn,
     Ended,
     Lost,
-    Search,
+    Placing,
     StateEvent,
     Streaming,
     Waiting,
@@ -29,7 +29,7 @@ def turn(sink: RecordingSink | None = None) -> BusTurn:
         sink=sink or RecordingSink(),
         deadline=60.0,
         observer=BusTurnObserver(structlog.get_logger(), "t"),
-        state=Waiting(Search(30.0)),
+        state=Waiting(Placing(30.0)),
     )
 
 
