@@ -168,6 +168,12 @@ class ToolSpec(Struct, frozen=True, omit_defaults=True, weakref=True):
     hosted: HostedTool | None = None
     """Set if the frontend runs the tool; the other stages treat it like any function."""
 
+    @property
+    def names(self) -> set[str]:
+        """The names by which a `ToolChoice` may mean the tool: its own, and the one that the model
+        sees."""
+        return {self.name, rendered_name(self.name, self.namespace)}
+
 
 class ToolChoice(Struct, frozen=True, omit_defaults=True):
     """`any`: at least one call; `tool`: a call of `name`; `none`: tools are in the prompt and may

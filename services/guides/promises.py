@@ -52,13 +52,7 @@ def callable_tools(conversation: Conversation) -> list[ToolSpec]:
     if choice.mode == "none":
         return []
     names = {choice.name} if choice.mode == "tool" else set(choice.allowed)
-    return [tool for tool in conversation.tools if not names or _names_of(tool) & names]
-
-
-def _names_of(tool: ToolSpec) -> set[str]:
-    if not tool.namespace:
-        return {tool.name}
-    return {tool.name, f"{tool.namespace}__{tool.name}"}
+    return [tool for tool in conversation.tools if not names or tool.names & names]
 
 
 def not_enforced(

@@ -132,7 +132,7 @@ def allowed_tools(conversation: Conversation) -> list[str]:
     """The names that the model sees by those that the client may use."""
     for tool in conversation.tools:
         rendered = rendered_name(tool.name, tool.namespace)
-        for name in {tool.name, rendered}:
+        for name in tool.names:
             rendered_names.setdefault(name, []).append(rendered)
 
     names: list[str] = []
@@ -149,11 +149,7 @@ def allowed_tools(conversation: Conversation) -> list[str]:
 def _chosen_tool(conversation: Conversation) -> str:
     """The name, as the model sees it, of the tool that must be called. Raises Invalid."""
     choice = conversation.tool_choice
-    candidates = [
-        tool
-        for tool in conversation.tools
-        if choice.name in (tool.name, rendered_name(tool.name, tool.namespace))
-    ]
+    candidates = [tool for tool in conversation.tools if choice.name in tool.names]
     # A bare name means the tool without a namespace, if there is one.
     candidates.sort(key=lambda tool: tool.namespace is not None)
     for tool in candidates:
