@@ -10,7 +10,7 @@ import jinja2
 from schemas.errors import Invalid
 from services.templates.jinja import NestedTooDeeply, template_message
 from services.templates.renderer import TemplateRenderer
-from services.tokenization.tokenizer_files import LoadedTokenizer, special_tokens
+from services.tokenization.tokenizer_files import LoadedTokenizer
 
 TemplateMessage: TypeAlias = dict[str, Any]
 """A message as chat templates read it: role, content, tool_calls and other fields of the
@@ -56,7 +56,7 @@ class ChatTemplate:
         self.renderer = TemplateRenderer(source)
         self.variables = self.renderer.variables
         """Names that the template does not define itself."""
-        self._special = special_tokens(tokenizer)
+        self._special = tokenizer.special_tokens
 
     @classmethod
     def of(

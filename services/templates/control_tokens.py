@@ -7,7 +7,7 @@ itself (`chat_control_tokens`). Beside those: tokens that the template puts toge
 the markers that the family's parser reads. White space never is one.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 
 from jinja2 import nodes
 
@@ -60,7 +60,7 @@ def data_marks(
 def _control_tokens(
     tokenizer: LoadedTokenizer, literal: str, rendered: str, family: Family
 ) -> Iterator[str]:
-    named: Collection[str] | None = getattr(tokenizer, "chat_control_tokens", None)
+    named = tokenizer.chat_control_tokens
     markers = {text.strip() for text in (*family.markers, *family.stops, *(family.think or ()))}
     for token in tokenizer.added_tokens_decoder.values():
         content = token.content

@@ -2,8 +2,6 @@
 
 from collections.abc import Iterable, Sequence
 
-from tokenizers import Tokenizer
-
 from schemas.errors import Invalid
 from services.tokenization.data_marks import replace_surrogates
 from services.tokenization.tokenizer_files import LoadedTokenizer
@@ -14,17 +12,9 @@ class PromptTokenizer:
     pool helps."""
 
     def __init__(self, tokenizer: LoadedTokenizer, *, eos_ids: Iterable[int] = ()) -> None:
-        """`eos_ids`: end-of-sequence ids of the generation config; the tokenizer's own are added.
-
-        Raises ValueError for a tokenizer that the model ships as Python code: no parser can decode
-        with one.
-        """
-        backend = getattr(tokenizer, "backend_tokenizer", None)
-        if not isinstance(backend, Tokenizer):
-            raise ValueError(
-                "the model's tokenizer is Python code, which no parser can decode with"
-            )
-        self.backend = backend
+        """`eos_ids`: end-of-sequence ids of the generation config; the tokenizer's own are
+        added."""
+        self.backend = tokenizer.backend
         """The Rust tokenizer."""
         self.backend.no_padding()
         self.backend.no_truncation()

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -25,38 +25,12 @@ TIMEOUT_S = 600.0
 """The files of a hub id may have to be downloaded first."""
 
 
-class LoadedTokenizer(Protocol):
-    """A tokenizer: one of transformers' own, or `FileTokenizer`."""
-
-    @property
-    def special_tokens_map(self) -> Mapping[str, Any]:
-        """`bos_token`, `eos_token` and so on, as text."""
-
-    @property
-    def chat_template(self) -> str | dict[str, str] | None:
-        """One template, or several by name."""
-
-    @property
-    def eos_token_id(self) -> int | None:
-        """The token that ends a sequence, if there is one."""
-
-    @property
-    def added_tokens_decoder(self) -> Mapping[int, AddedToken]:
-        """Tokens beside the vocabulary, control tokens among them."""
-
-    def get_added_vocab(self) -> dict[str, int]:
-        """Ids of the added tokens by their text."""
-
-    def __len__(self) -> int:
-        """Number of all tokens."""
-
-
 class TokenizerReport(Struct, frozen=True, omit_defaults=True):
     """The child's report."""
 
     backend: str = ""
     """The tokenizer as tokenizer.json."""
-    special_tokens_map: dict[str, Any] = {}
+    special_tokens: dict[str, Any] = {}
     chat_template: str | dict[str, str] | None = None
     eos_token_id: int | None = None
     chat_control_tokens: list[str] | None = None
@@ -69,21 +43,26 @@ class TokenizerReport(Struct, frozen=True, omit_defaults=True):
     """The error, if files are invalid."""
 
 
-class FileTokenizer:
-    """A `LoadedTokenizer` from a report."""
+class LoadedTokenizer:
+    """A model's tokenizer, as transformers reads its files."""
 
     def __init__(self, report: TokenizerReport) -> None:
-        self.backend_tokenizer: Tokenizer = Tokenizer.from_str(report.backend)
-        self.backend_tokenizer.encode_special_tokens = report.encode_special_tokens
-        self.special_tokens_map: Mapping[str, Any] = report.special_tokens_map
+        self.backend: Tokenizer = Tokenizer.from_str(report.backend)
+        """The Rust tokenizer."""
+        self.backend.encode_special_tokens = report.encode_special_tokens
+        self.special_tokens = report.special_tokens
+        """Control tokens by their names in templates: `eos_token` and so on."""
         self.chat_template = report.chat_template
+        """One template, or several by name."""
         self.chat_control_tokens = report.chat_control_tokens
+        """Control tokens that are not special, where the tokenizer names them."""
         self.eos_token_id = report.eos_token_id
+        """The token that ends a sequence, if there is one."""
 
     @property
     def added_tokens_decoder(self) -> Mapping[int, AddedToken]:
         """Tokens beside the vocabulary, control tokens among them."""
-        added: Mapping[int, AddedToken] = self.backend_tokenizer.get_added_tokens_decoder()
+        added: Mapping[int, AddedToken] = self.backend.get_added_tokens_decoder()
         return added
 
     def get_added_vocab(self) -> dict[str, int]:
@@ -91,7 +70,7 @@ class FileTokenizer:
         return {token.content: token_id for token_id, token in self.added_tokens_decoder.items()}
 
     def __len__(self) -> int:
-        return int(self.backend_tokenizer.get_vocab_size(with_added_tokens=True))
+        return int(self.backend.get_vocab_size(with_added_tokens=True))
 
 
 def load_tokenizer(model: str, *, trust_remote_code: bool = False) -> LoadedTokenizer:
@@ -107,30 +86,28 @@ def load_tokenizer(model: str, *, trust_remote_code: bool = False) -> LoadedToke
     if not trust_remote_code:
         entry = CacheEntry.of(model, Path(__file__).read_bytes(), os.environ)
     if entry is None:
-        return FileTokenizer(load_in_child(model, trust_remote_code=trust_remote_code))
+        return LoadedTokenizer(load_in_child(model, trust_remote_code=trust_remote_code))
 
     data = entry.read()
     if data is not None:
         with suppress(msgspec.MsgspecError):  # the file is damaged
-            return FileTokenizer(msgspec.json.decode(data, type=TokenizerReport))
+            return LoadedTokenizer(msgspec.json.decode(data, type=TokenizerReport))
     report = load_in_child(model)
     entry.write(msgspec.json.encode(report))
-    return FileTokenizer(report)
+    return LoadedTokenizer(report)
 
 
 def _load_in_this_process(model: str, *, trust_remote_code: bool) -> LoadedTokenizer:
     from transformers import AutoTokenizer
 
     try:
-        loaded: LoadedTokenizer = AutoTokenizer.from_pretrained(
-            model, trust_remote_code=trust_remote_code
-        )
+        loaded = AutoTokenizer.from_pretrained(model, trust_remote_code=trust_remote_code)
+        return LoadedTokenizer(describe(loaded))
     except OSError:
         raise
     # Damaged files raise what they run into, often without their name.
     except Exception as error:
         raise ValueError(f"the tokenizer of {model} cannot be loaded: {error}") from error
-    return loaded
 
 
 def load_backend(model: str, *, trust_remote_code: bool) -> Tokenizer:
@@ -147,16 +124,9 @@ def load_backend(model: str, *, trust_remote_code: bool) -> Tokenizer:
         except Exception as error:  # the library raises plain Exceptions
             raise Invalid(f"{file} cannot be read: {error}", param="model") from error
     try:
-        tokenizer = load_tokenizer(model, trust_remote_code=trust_remote_code)
+        return load_tokenizer(model, trust_remote_code=trust_remote_code).backend
     except ValueError as error:
         raise Invalid(str(error), param="model") from error
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    if not isinstance(backend, Tokenizer):
-        raise Invalid(
-            f"{model} has no tokenizer.json, nor a tokenizer that could be made into one",
-            param="model",
-        )
-    return backend
 
 
 def load_in_child(model: str, *, trust_remote_code: bool = False) -> TokenizerReport:
@@ -178,11 +148,6 @@ def load_in_child(model: str, *, trust_remote_code: bool = False) -> TokenizerRe
     return report
 
 
-def special_tokens(tokenizer: LoadedTokenizer) -> dict[str, Any]:
-    """Control tokens by their names in templates: `eos_token` and so on."""
-    return {name: _text(token) for name, token in tokenizer.special_tokens_map.items()}
-
-
 def describe(tokenizer: Any) -> TokenizerReport:
     """The report on one of transformers' tokenizers. Raises ValueError for one in Python
     code."""
@@ -191,7 +156,7 @@ def describe(tokenizer: Any) -> TokenizerReport:
         raise ValueError("the model's tokenizer is Python code, which no parser can decode with")
     return TokenizerReport(
         backend=backend.to_str(),
-        special_tokens_map=special_tokens(tokenizer),
+        special_tokens=_texts(tokenizer.special_tokens_map),
         chat_template=tokenizer.chat_template,
         eos_token_id=tokenizer.eos_token_id,
         chat_control_tokens=_listed(getattr(tokenizer, "chat_control_tokens", None)),
@@ -203,10 +168,12 @@ def _listed(tokens: Any) -> list[str] | None:
     return None if tokens is None else list(map(str, tokens))
 
 
-def _text(token: Any) -> Any:
-    if isinstance(token, list | tuple):
-        return list(map(str, token))
-    return str(token)
+def _texts(tokens: Mapping[str, Any]) -> dict[str, Any]:
+    """Named tokens as text: one, or a list of several."""
+    return {
+        name: list(map(str, token)) if isinstance(token, list | tuple) else str(token)
+        for name, token in tokens.items()
+    }
 
 
 def _last_line(output: bytes) -> str:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from services.tokenization.tokenizer_files import FileTokenizer
+from services.tokenization.tokenizer_files import LoadedTokenizer
 
 
 @pytest.fixture(scope="session")
@@ -20,7 +20,7 @@ def own_home(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def quick_tokenizer(demo_tokenizer: FileTokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+def quick_tokenizer(demo_tokenizer: LoadedTokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Models have the demo's tokenizer: to read one takes another process and seconds."""
     monkeypatch.setattr(
         "services.preprocessor.model.load_tokenizer", lambda *_, **__: demo_tokenizer

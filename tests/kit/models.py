@@ -13,7 +13,7 @@ import pytest
 from services.preprocessor.model import ModelSetup
 from services.runtime.config.stages import PreprocessorConfig
 from services.templates.chat_template import ChatTemplate
-from services.tokenization.tokenizer_files import FileTokenizer, TokenizerReport
+from services.tokenization.tokenizer_files import LoadedTokenizer, TokenizerReport
 from sessions.published import of_trl
 from tests.kit.vision_model import Scheme, build_vision_model
 from turnwire_tools.script.demo_model import build_demo_model
@@ -53,15 +53,15 @@ def vision_setup(vision_dir: Path) -> ModelSetup:
 
 
 @pytest.fixture(scope="session")
-def demo_tokenizer(demo_dir: Path) -> FileTokenizer:
+def demo_tokenizer(demo_dir: Path) -> LoadedTokenizer:
     """Read without transformers, which takes seconds to import."""
     end = "<|im_end|>"
     report = TokenizerReport(
         backend=(demo_dir / "tokenizer.json").read_text(),
-        special_tokens_map={"bos_token": "<|im_start|>", "eos_token": end},
+        special_tokens={"bos_token": "<|im_start|>", "eos_token": end},
         chat_template=(demo_dir / "chat_template.jinja").read_text(),
     )
-    tokenizer = FileTokenizer(report)
+    tokenizer = LoadedTokenizer(report)
     tokenizer.eos_token_id = tokenizer.get_added_vocab()[end]
     return tokenizer
 
@@ -72,6 +72,6 @@ def setup(demo_dir: Path) -> ModelSetup:
 
 
 @pytest.fixture(scope="session")
-def compiled_template(demo_tokenizer: FileTokenizer) -> Callable[[str], ChatTemplate]:
+def compiled_template(demo_tokenizer: LoadedTokenizer) -> Callable[[str], ChatTemplate]:
     """A published template, compiled at its first use."""
     return cache(lambda name: ChatTemplate(demo_tokenizer, of_trl()[name].read_text()))

@@ -29,7 +29,7 @@ from services.templates.detection import detect_family
 from services.templates.probe import probe, reasoning_tags
 from services.tokenization.encoder import Encoder
 from services.tokenization.prompt_tokenizer import PromptTokenizer
-from services.tokenization.tokenizer_files import FileTokenizer, TokenizerReport
+from services.tokenization.tokenizer_files import LoadedTokenizer, TokenizerReport
 from tests.kit.conversations import assistant, result, user
 from tests.kit.every import for_each
 from tests.kit.published import TEMPLATE_FILES
@@ -45,13 +45,13 @@ def tokens_of(source: str) -> list[str]:
     return sorted({*_CONTROL.findall(source), *_MORE})
 
 
-def tokenizer_with(kind: str, source: str) -> FileTokenizer:
+def tokenizer_with(kind: str, source: str) -> LoadedTokenizer:
     """A tokenizer of this kind for this template. Every other token is not special."""
     backend: Tokenizer = KINDS[kind]()
     for number, token in enumerate(tokens_of(source)):
         backend.add_tokens([AddedToken(token, special=number % 2 == 0, normalized=False)])
     ends = {"bos_token": "<|bos|>", "eos_token": "<|eos|>"}
-    return FileTokenizer(TokenizerReport(backend.to_str(), ends, chat_template=source))
+    return LoadedTokenizer(TokenizerReport(backend.to_str(), ends, chat_template=source))
 
 
 def setup_for(setup: ModelSetup, source: str, kind: str = "byte_level") -> ModelSetup:

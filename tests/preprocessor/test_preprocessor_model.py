@@ -12,17 +12,17 @@ from schemas.conversation import Sampling
 from services.families import UnknownFamily
 from services.preprocessor.model import ModelSetup
 from services.runtime.config.stages import PreprocessorConfig
-from services.tokenization.tokenizer_files import FileTokenizer
+from services.tokenization.tokenizer_files import LoadedTokenizer
 from tests.preprocessor.described_model import DESCRIPTION, describe_model
 
 
 @pytest.fixture
 def model_dir(
-    demo_dir: Path, tmp_path: Path, demo_tokenizer: FileTokenizer, monkeypatch: pytest.MonkeyPatch
+    demo_dir: Path, tmp_path: Path, demo_tokenizer: LoadedTokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> Path:
     """Its tokenizer is not read again for each test: that takes another process and a second."""
 
-    def load_tokenizer(model: str, **_: object) -> FileTokenizer:
+    def load_tokenizer(model: str, **_: object) -> LoadedTokenizer:
         tokenizer = copy(demo_tokenizer)
         tokenizer.chat_template = Path(model, "chat_template.jinja").read_text()
         return tokenizer

@@ -18,7 +18,7 @@ from services.preprocessor.prompt import Prompt, assemble
 from services.runtime.config.stages import PreprocessorConfig
 from services.runtime.storage.seal import Sealer
 from services.templates.chat_template import ChatTemplate
-from services.tokenization.tokenizer_files import FileTokenizer
+from services.tokenization.tokenizer_files import LoadedTokenizer
 from tests.kit.conversations import user
 from tests.kit.processes import MakeProcess
 from tests.kit.waiting import LIMIT_S
@@ -37,7 +37,7 @@ async def make(preparation: Preparation, text: str) -> Prompt:
 async def test_slow_template_does_not_block_other_requests(
     make_process: MakeProcess,
     setup: ModelSetup,
-    demo_tokenizer: FileTokenizer,
+    demo_tokenizer: LoadedTokenizer,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     process = await make_process("preprocessor", "slow-p")
@@ -66,7 +66,7 @@ async def test_slow_template_does_not_block_other_requests(
 
 
 def test_endless_recursion_and_a_deep_schema_are_named_in_the_error(
-    setup: ModelSetup, demo_tokenizer: FileTokenizer
+    setup: ModelSetup, demo_tokenizer: LoadedTokenizer
 ) -> None:
     source = "{% macro deep(n) %}{{ deep(n + 1) }}{% endmacro %}{{ deep(0) }}"
     endless = replace(setup, template=ChatTemplate(demo_tokenizer, source, "endless.jinja"))

@@ -15,7 +15,7 @@ IDEAL = TemplateTraits(reasoning="reasoning_content", interleaved="split")
 def tokenizer_with(template: str | dict[str, str] | None) -> Any:
     """What a template reads of a tokenizer."""
     names = {"bos_token": "<|im_start|>", "eos_token": "<|im_end|>"}
-    return SimpleNamespace(special_tokens_map=names, chat_template=template)
+    return SimpleNamespace(special_tokens=names, chat_template=template)
 
 
 def template_of(source: str) -> ChatTemplate:

@@ -7,7 +7,7 @@ from typing import Any
 from services.templates.chat_template import ChatTemplate
 from services.templates.probe import image_frame, probe
 from services.templates.traits import TemplateTraits, ThoughtSeparators
-from services.tokenization.tokenizer_files import FileTokenizer
+from services.tokenization.tokenizer_files import LoadedTokenizer
 from tests.kit.every import for_each, for_rows
 from tests.kit.published import TEMPLATE_FILES, needs_templates
 from tests.templates.adapting import template_of
@@ -136,7 +136,7 @@ def test_useless_template_has_traits_too(source: str) -> None:
     assert (traits.ordered, traits.reasoning) == (False, None)
 
 
-def test_own_template_takes_parts_in_order(demo_tokenizer: FileTokenizer) -> None:
+def test_own_template_takes_parts_in_order(demo_tokenizer: LoadedTokenizer) -> None:
     traits = probe(ChatTemplate.of(demo_tokenizer))
     assert traits.ordered
     assert traits.tools

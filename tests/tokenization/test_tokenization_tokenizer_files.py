@@ -17,12 +17,11 @@ from services.tokenization import tokenizer_files
 from services.tokenization.prompt_tokenizer import PromptTokenizer
 from services.tokenization.segments import Cuts
 from services.tokenization.tokenizer_files import (
-    FileTokenizer,
+    LoadedTokenizer,
     TokenizerReport,
     describe,
     load_in_child,
     load_tokenizer,
-    special_tokens,
 )
 
 if TYPE_CHECKING:
@@ -52,14 +51,12 @@ def test_start_reads_the_tokenizer_in_a_child_process_once(
         second = load_tokenizer(str(demo_dir))
     expected = of_transformers(demo_dir)
     for found in (first, second):
-        assert isinstance(found, FileTokenizer)
         same(found, expected)
 
 
-def test_imported_transformers_is_used(demo_dir: Path) -> None:
-    from transformers import PreTrainedTokenizerBase
-
-    assert isinstance(load_tokenizer(str(demo_dir)), PreTrainedTokenizerBase)
+def test_imported_transformers_is_used(demo_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokenizer_files, "load_in_child", lambda *_, **__: pytest.fail("a process"))
+    same(load_tokenizer(str(demo_dir)), of_transformers(demo_dir))
 
 
 def test_error_of_a_damaged_file_names_the_model(tmp_path: Path, demo_dir: Path) -> None:
@@ -84,25 +81,26 @@ def test_flags_beyond_tokenizer_json_are_kept(demo_dir: Path) -> None:
     split = of_transformers(demo_dir, split_special_tokens=True, bos_token=bos)
     split.chat_template = {"default": "a", "tool_use": "b"}
     report = msgspec.json.decode(msgspec.json.encode(describe(split)), type=TokenizerReport)
-    found = FileTokenizer(report)
+    found = LoadedTokenizer(report)
     same(found, split)
-    assert found.special_tokens_map["bos_token"] == "<|im_start|>"
-    ours, theirs = found.backend_tokenizer, split.backend_tokenizer
+    assert found.special_tokens["bos_token"] == "<|im_start|>"
+    ours, theirs = found.backend, split.backend_tokenizer
     assert ours.encode_special_tokens == theirs.encode_special_tokens
     assert bool(Cuts.of(ours)) == bool(Cuts.of(theirs))
 
 
-def same(found: FileTokenizer, expected: "PreTrainedTokenizerBase") -> None:
-    assert special_tokens(found) == special_tokens(expected)
+def same(found: LoadedTokenizer, expected: "PreTrainedTokenizerBase") -> None:
+    names = {name: str(token) for name, token in expected.special_tokens_map.items()}
+    assert found.special_tokens == names
     assert found.chat_template == expected.chat_template
     assert found.eos_token_id == expected.eos_token_id
     assert found.get_added_vocab() == expected.get_added_vocab()
     assert len(found) == len(expected)
-    ours, theirs = PromptTokenizer(found), PromptTokenizer(expected)
+    tokenizer = PromptTokenizer(found)
     text = "<|im_start|>user\nHi there, 12 é <|im_end|>\n"
-    assert ours.encode(text) == theirs.encode(text)
-    assert ours.decode(ours.encode(text)) == text
-    assert (ours.eos_ids, ours.vocab_size) == (theirs.eos_ids, theirs.vocab_size)
-    assert ours.terminator(text) == theirs.terminator(text) is not None
-    files = (json.loads(one.backend_tokenizer.to_str()) for one in (found, expected))
-    assert next(files) == next(files)
+    assert tokenizer.encode(text) == expected.encode(text, add_special_tokens=False)
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+    assert tokenizer.eos_ids == (expected.eos_token_id,)
+    assert tokenizer.terminator(text) == expected.convert_tokens_to_ids("<|im_end|>")
+    file = expected.backend_tokenizer.to_str()
+    assert json.loads(found.backend.to_str()) == json.loads(file)

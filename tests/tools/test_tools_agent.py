@@ -9,7 +9,7 @@ import pytest
 from schemas.conversation import ToolSpec
 from services.families import Family, find_family
 from services.templates.chat_template import ChatTemplate
-from services.tokenization.tokenizer_files import FileTokenizer
+from services.tokenization.tokenizer_files import LoadedTokenizer
 from tests.kit.every import for_each
 from tests.kit.families import read_exactly
 from turnwire_tools.script.agent import act
@@ -89,7 +89,7 @@ class Session:
 
 
 @pytest.fixture(scope="session")
-def template(demo_tokenizer: FileTokenizer) -> ChatTemplate:
+def template(demo_tokenizer: LoadedTokenizer) -> ChatTemplate:
     return ChatTemplate.of(demo_tokenizer)
 
 

@@ -16,6 +16,7 @@ from services.families.thoughts import thought_markers
 from services.tokenization.detokenizer import FamilyVocabulary
 from services.tokenization.marker_tokens import marker_tokens
 from services.tokenization.prompt_tokenizer import PromptTokenizer
+from services.tokenization.tokenizer_files import LoadedTokenizer, describe
 from services.worker.thinking.thought_counter import ThoughtCounter
 from tests.kit.every import for_each, for_rows
 from tests.kit.examples import chances
@@ -42,7 +43,7 @@ def tokenizer_of(demo_dir: Path) -> Tokenizers:
             tags |= {*one.markers, *(one.think or ())}
         added = [tag for tag in tags if " " not in tag and tag.count("<") + tag.count("[") < 2]
         loaded.add_tokens(sorted(added) if single else [])
-        return PromptTokenizer(loaded)
+        return PromptTokenizer(LoadedTokenizer(describe(loaded)))
 
     return load
 
