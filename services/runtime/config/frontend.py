@@ -46,8 +46,8 @@ class FrontendConfig(ResponseStoreConfig, ImageStoreConfig, RolloutStoreConfig, 
     """Tokens of a key per minute, unless its line in the key file has a limit; without a key file:
     of all clients."""
     key_metrics: Annotated[int, Parameter(validator=Number(gte=0, lte=10_000))] = 0
-    """Most names of keys that metrics show, which need no key to be read; further ones are counted
-    as `other` (docs/metrics.md)."""
+    """Most names of keys that metrics show, to everyone who reaches the port, since /metrics needs
+    no key; further ones are counted as `other` (docs/metrics.md)."""
     max_body_bytes: Annotated[int, Parameter(validator=Number(gte=1024))] = 64 * MIB
     """Largest request body; larger ones are refused with status 413."""
     max_messages: Count = 100_000
