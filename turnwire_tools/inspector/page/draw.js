@@ -39,7 +39,8 @@ export function ms(value) {
 
 export const plural = (number, word) => `${count(number)} ${word}${number === 1 ? "" : "s"}`;
 export const share = (part, all) => (part === null || part === undefined || !all ? "–" : `${Math.floor((100 * part) / all)} %`);
-export const clock = (seconds) => new Date(seconds * 1000).toLocaleTimeString("en-GB");
+const time = new Intl.DateTimeFormat("en-GB", { timeStyle: "medium" });
+export const clock = (seconds) => time.format(seconds * 1000);
 export const percent = (value) => `${Math.max(0, Math.min(100, value)).toFixed(3)}%`;
 export const LEAST_AGAIN = 128; // tokens computed again that matter
 export const computed = (turn) => (turn.cached === null ? null : Math.max(0, turn.prompt - turn.cached));

@@ -37,6 +37,7 @@ export class List {
     this.pool = [];
     this.waiting = false;
     this.stale = true;
+    this.version = 0; // of what is shown
     frame.addEventListener("scroll", () => this.draw(), { passive: true });
     new ResizeObserver(() => this.draw()).observe(frame);
   }
@@ -107,6 +108,7 @@ export class List {
       this.shown = tree(summaries.filter((row) => !isTitle(row)).sort(byTime));
     }
     this.stale = false;
+    this.version++;
   }
 
   summary(session) {
@@ -143,11 +145,17 @@ export class List {
     const rows = this.shown.slice(first, first + room);
     this.body.style.height = `${this.shown.length * HEIGHT}px`;
     this.body.dataset.empty = this.shown.length ? "" : this.found ? "Nothing found" : "No turns yet";
+    if (this.pool.length < rows.length) this.version++; // all of them get another place
     while (this.pool.length < rows.length) this.pool.push(this.element());
-    this.pool.forEach((element, at) => {
-      element.hidden = at >= rows.length;
-      if (at < rows.length) this.set(element, rows[at], first + at);
+    const used = new Set();
+    rows.forEach((row, index) => {
+      const at = first + index;
+      const element = this.pool[at % this.pool.length]; // a row that stays in view keeps its element
+      used.add(element);
+      if (element.at !== at || element.version !== this.version) this.set(element, row, at);
+      element.setAttribute("aria-selected", String(this.keyOf(row) === this.selected));
     });
+    for (const element of this.pool) element.hidden = !used.has(element);
   }
 
   element() {
@@ -164,13 +172,15 @@ export class List {
   set(element, row, at) {
     const parts = element.parts;
     element.row = row;
+    element.at = at;
+    element.version = this.version;
+    element.setAttribute("aria-posinset", at + 1);
     element.style.transform = `translateY(${at * HEIGHT}px)`;
     element.style.paddingLeft = `${12 + 18 * Math.min(row.depth ?? 0, 6)}px`;
     element.dataset.state = row.state;
     element.dataset.kind = row.kind;
     element.classList.toggle("child", Boolean(row.depth));
     element.classList.toggle("found", Boolean(row.hit));
-    element.setAttribute("aria-selected", String(this.keyOf(row) === this.selected));
     parts.state.title = row.trouble ? `${row.state}, with trouble` : row.state;
     const name = nameOf(row.hit && this.sessions.has(row.session) ? this.summary(row.session) : row);
     parts.title.textContent = name;
