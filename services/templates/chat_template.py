@@ -8,7 +8,8 @@ from typing import Any, TypeAlias
 import jinja2
 
 from schemas.errors import Invalid
-from services.templates.jinja import NestedTooDeeply, template_message
+from services.templates.jinja import template_message
+from services.templates.json_values import NestedTooDeeply
 from services.templates.renderer import TemplateRenderer
 from services.tokenization.tokenizer_files import LoadedTokenizer
 

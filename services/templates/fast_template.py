@@ -13,7 +13,7 @@ import minijinja
 from jinja2 import nodes
 
 from services.runtime.long_work import is_on_loop, long_work
-from services.templates.jinja import JsonDict
+from services.templates.json_values import JsonDict
 from services.tokenization.data_marks import has_surrogates
 
 LOOP_FUEL = 500_000

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from schemas.conversation import Call, ToolSpec, rendered_name
 from services.families.bare_tools import reduced_json
 from services.templates.chat_template import TemplateTool
-from services.templates.jinja import JsonDict
+from services.templates.json_values import JsonDict
 from services.tokenization.data_marks import DataMarker
 
 _GRAMMARS = {"lark": "Lark grammar", "regex": "regular expression"}

@@ -1,11 +1,8 @@
 """The sandbox renders like that of transformers."""
 
-import json
 from collections.abc import Callable
-from typing import Any
 
 from services.templates.chat_template import TemplateMessage
-from services.templates.jinja import JsonDict, environment
 from services.templates.tools import with_cached_json
 from tests.kit.every import for_each
 from tests.templates.adapting import template_of
@@ -54,15 +51,3 @@ def test_allowed_sources_render_as_in_transformers(
     for tools in ([TOOL], [with_cached_json(TOOL)], [with_cached_json(TOOL)]):
         assert ours.render(MESSAGES, tools=tools, variables={"mood": "well"}) == expected
     assert expected
-
-
-@for_each(
-    [
-        {"a\udc3c": '\x00\x1f\x7f\u2028</\\"😀'},
-        {"1e5": [1.5, -0.0, 2**64, -(2**63), True, None]},
-        {"": JsonDict({"b": [JsonDict({})]}), "c": {}},
-    ]
-)
-def test_json_of_an_object_is_that_of_the_standard_library(value: dict[str, Any]) -> None:
-    expected = json.dumps(value, ensure_ascii=False)
-    assert environment().from_string("{{ x | tojson }}").render(x=JsonDict(value)) == expected

@@ -10,7 +10,8 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from schemas.errors import Invalid
 from services.templates.chat_template import TemplateMessage, TemplateTool
 from services.templates.fast_template import FastTemplate
-from services.templates.jinja import FILTERS, FUNCTIONS, JsonDict, environment
+from services.templates.jinja import FILTERS, FUNCTIONS, environment
+from services.templates.json_values import JsonDict
 from services.templates.tools import with_cached_json
 from tests.kit.every import for_each
 from tests.templates.adapting import template_of

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from schemas.conversation import Grammar, ToolSpec
-from services.templates.jinja import JsonDict
+from services.templates.json_values import JsonDict
 from services.templates.tools import PromptTools, decode_json, list_tools, rendered_tool
 from services.tokenization.data_marks import DataMarker
 from tests.kit.every import for_each
