@@ -101,7 +101,6 @@ class TurnOpener:
         if plan.counter is not None:
             sink = BudgetedTurn(
                 decoding,
-                plan.counter,
                 plan,
                 engine=self._engine,
                 requests=self._requests,

@@ -12,7 +12,6 @@ from services.worker.engine import Engine, EngineDelta
 from services.worker.engine_requests import DecodingPlan, EngineRequests
 from services.worker.observer import WorkerObserver
 from services.worker.output.decoding import Decoding
-from services.worker.thinking.thought_counter import ThoughtCounter
 
 
 class BudgetedTurn:
@@ -21,7 +20,6 @@ class BudgetedTurn:
     def __init__(
         self,
         decoding: Decoding,
-        counter: ThoughtCounter,
         plan: DecodingPlan,
         *,
         engine: Engine,
@@ -29,9 +27,10 @@ class BudgetedTurn:
         observer: WorkerObserver,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
-        """`counter`: the plan's."""
+        """`plan`: has a counter."""
+        assert plan.counter is not None
         self._decoding = decoding
-        self._counter = counter
+        self._counter = plan.counter
         self._first = plan.first
         self._max_tokens = plan.request.sampling.max_tokens or 0
         """The turn's limit of output, with that of earlier attempts."""

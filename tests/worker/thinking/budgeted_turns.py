@@ -99,7 +99,6 @@ class Turn:
         this: Any = self
         return BudgetedTurn(
             self.decoding,
-            counter,
             plan,
             engine=this,
             requests=EngineRequests(this, INFO, NO_KV),
