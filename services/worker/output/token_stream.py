@@ -11,9 +11,10 @@ from typing import Any, TypeAlias
 from msgspec import Raw
 
 from schemas.errors import ErrorInfo
-from schemas.events import UNKNOWN_WEIGHTS, FinishReason, WeightsSpan, corrected
+from schemas.events import UNKNOWN_WEIGHTS, FinishReason, WeightsSpan
 from schemas.frames import TokenEntry, TokenFinish
 from services.worker.engine import LOWEST_LOGPROB, EngineDelta
+from services.worker.output.decoded_weights import DecodedWeights
 
 TOKEN_BYTES = 8
 """A token id and its comma in JSON."""
@@ -68,8 +69,7 @@ class TokenStream:
     resumed: int = 0
     """How many of `ids` are an earlier attempt's."""
     logprobs: list[list[tuple[int, float]]] | None = None
-    weights: list[WeightsSpan] = field(default_factory=list)
-    """The versions of the weights that have decoded `ids`."""
+    weights: DecodedWeights = field(default_factory=DecodedWeights)
     cached: int | None = None
     finish: TokenFinish | None = None
     queue: ShardQueue = field(default_factory=ShardQueue)
@@ -85,7 +85,8 @@ class TokenStream:
     def __post_init__(self) -> None:
         self.resumed = len(self.ids)
         if self.resumed:
-            self.weights = [WeightsSpan(0, UNKNOWN_WEIGHTS), WeightsSpan(self.resumed, 0)]
+            earlier = WeightsSpan(0, UNKNOWN_WEIGHTS)
+            self.weights = DecodedWeights((earlier, WeightsSpan(self.resumed, 0)))
 
     def __repr__(self) -> str:
         state = self.finish.reason if self.finish else "decoding"
@@ -152,7 +153,7 @@ class TokenStream:
     def add(self, delta: EngineDelta) -> bool:
         """Adds an engine step's result. Returns as `schedule`."""
         if delta.weights is not None:
-            self.begin_weights(len(self.ids), delta.weights)
+            self.weights.begin(len(self.ids), delta.weights)
         self.ids += delta.ids
         if delta.logprobs is not None or self.logprobs is not None:
             self._add_logprobs(delta.logprobs or [])
@@ -160,7 +161,7 @@ class TokenStream:
             self.cached = delta.cached
         if delta.finish is not None:
             stop = [(token, _finite(value)) for token, value in delta.stop_logprobs or ()]
-            weights = self._correct_weights(delta.spans)
+            weights = self.weights.correct(len(self.ids), delta.spans or ())
             self.finish = TokenFinish(
                 delta.finish,
                 delta.stop_id,
@@ -169,23 +170,6 @@ class TokenStream:
                 experts=delta.experts,
             )
         return self.schedule()
-
-    def begin_weights(self, at: int, version: int) -> None:
-        """Notes the version of the weights that decode the tokens from `at` on, which are not added
-        yet."""
-        weights = self.weights
-        while weights and weights[-1].at >= at:
-            weights.pop()
-        if not weights or weights[-1].version != version:
-            weights.append(WeightsSpan(at, version))
-
-    def _correct_weights(self, spans: list[WeightsSpan] | None) -> list[WeightsSpan]:
-        """Puts those of the engine's last request in the place of others, which were not sure.
-        Returns them."""
-        end = len(self.ids)
-        correct = [WeightsSpan(end + span.at, span.version) for span in spans or ()]
-        self.weights = corrected(self.weights, correct)
-        return correct
 
     def _add_logprobs(self, logprobs: list[list[tuple[int, float]]]) -> None:
         """Adds the log probabilities of the last tokens. Tokens without them (of an earlier
@@ -227,7 +211,7 @@ class TokenStream:
             or self.finish is not None
             or self.logprobs is not None
             or self.cached != self.cached_sent
-            or (self.weights and self.weights[-1].at >= at)
+            or self.weights.last_at >= at
         ):
             return None
         self.sent = end
@@ -256,7 +240,7 @@ class TokenStream:
         if is_last:
             more["finish"] = self.finish
             weights_end += 1  # the end token
-        weights = [span for span in self.weights if at <= span.at < weights_end]
+        weights = self.weights.within(at, weights_end)
         if weights:
             more["weights"] = weights
         entry = TokenEntry(self.turn, self.attempt, at, self.ids[at:end], **more)

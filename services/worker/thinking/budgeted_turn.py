@@ -56,7 +56,7 @@ class BudgetedTurn:
         held_back = len(self._held_back.ids)
         if delta.weights is not None:
             stream = self._decoding.stream
-            stream.begin_weights(len(stream.ids) + held_back, delta.weights)
+            stream.weights.begin(len(stream.ids) + held_back, delta.weights)
             delta.weights = None  # those of the tokens held back may be others
         self._join(delta)
 

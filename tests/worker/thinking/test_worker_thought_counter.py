@@ -201,10 +201,10 @@ def test_weights_stay_with_their_tokens(hermes: Hermes) -> None:
         found = [
             span.version
             for at in range(len(turn.stream.ids))
-            for span in spans_between(turn.stream.weights, at, at + 1)
+            for span in spans_between(turn.stream.weights.spans, at, at + 1)
         ]
         assert (found[:20], found[23:]) == (thought[:20], rest[: len(answer)])
-        places = [span.at for span in turn.stream.weights]
+        places = [span.at for span in turn.stream.weights.spans]
         assert places == sorted(set(places))
 
 
@@ -218,7 +218,7 @@ def test_tokens_that_wait_have_the_weights_of_their_own_steps(
     for limit in range(1, 8):
         turn = Turn(budget_of(name, tokenizer, limit, True), ids, updates=True)
         if turn.stream.ids == ids:
-            spans = turn.stream.weights
+            spans = turn.stream.weights.spans
             found = [spans_between(spans, at, at + 1)[0].version for at in range(len(ids))]
             assert found == turn.versions[0]
 
