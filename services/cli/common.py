@@ -1,9 +1,10 @@
-"""Code that commands share: errors for the user, atomic writes of files, ports, and requests to
-processes of this machine."""
+"""Code that commands share: errors for the user, exit statuses in words, atomic writes of files,
+ports, and requests to processes of this machine."""
 
 import errno
 import http.client
 import os
+import signal
 import socket
 import ssl
 import urllib.error
@@ -28,6 +29,16 @@ class UsageError(CommandError):
     """The command line is wrong."""
 
     status = 2
+
+
+def describe_status(status: int) -> str:
+    """Returns an exit status in words: `status 1`, `killed by SIGSEGV`."""
+    if status >= 0:
+        return f"status {status}"
+    try:
+        return f"killed by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"killed by signal {-status}"
 
 
 def create_file(path: Path, data: bytes, mode: int = 0o600) -> None:

@@ -49,7 +49,7 @@ BUILT_IN: Mapping[str, tuple[str, str]] = {
     ),
     "doctor": ("services.cli.doctor.command:COMMAND", "check this machine, the bus and the model"),
     "check": (
-        "services.cli.up.check:COMMAND",
+        "services.cli.check.command:COMMAND",
         "check the settings and the model, before the services start",
     ),
     "config": (

@@ -197,6 +197,6 @@ def test_model_is_checked(
 def test_model_missing_on_the_hub_is_reported(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("services.cli.up.check.find_file", lambda *_: None)
+    monkeypatch.setattr("services.cli.check.model.find_file", lambda *_: None)
     assert status_of(["check", "--model", "org/nothing"]) == 2
     assert "the hub has no such model or is out of reach" in capsys.readouterr().err

@@ -13,8 +13,8 @@ from unittest.mock import Mock
 
 import pytest
 
+from services.cli.check.model import engine_problem
 from services.cli.common import reserve_ports
-from services.cli.up.check import engine_problem
 from services.cli.up.command import COMMAND
 from services.cli.up.plan import (
     DEMO_MODEL,

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from cyclopts import Token
 
+from services.cli.check.servers import examine_servers
 from services.cli.main import main
 from services.cli.up.plan import make_plan
-from services.cli.up.servers import examine_servers
 from services.runtime.config.loader import ConfigError, LoadedConfig, Sources
 from services.runtime.config.stages import WorkerConfig
 from services.worker.engines.registry import GROUP

@@ -11,10 +11,10 @@ from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 
 from schemas.errors import TurnwireError
+from services.cli.check.servers import path_hint, read_engine_url
 from services.cli.common import reserve_ports
 from services.cli.doctor.report import Finding, first_line
 from services.cli.up.embedded_nats import find_nats_server
-from services.cli.up.servers import path_hint, read_engine_url
 from services.runtime.config.frontend import FrontendConfig
 from services.runtime.config.loader import ConfigError
 from services.runtime.config.masking import mask_servers

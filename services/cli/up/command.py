@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from schemas.errors import TurnwireError
+from services.cli.check.model import CONNECT_S, require_model
 from services.cli.common import CommandError, reachable_host, reserve_ports
 from services.cli.instances import Instance, announce, program, write_ready_file
 from services.cli.registry import COMMON_SETTINGS, Command
 from services.cli.signals import run
-from services.cli.up.check import CONNECT_S, require_model
 from services.cli.up.embedded_nats import NAME as NATS
 from services.cli.up.embedded_nats import EmbeddedNats
 from services.cli.up.models import ModelPlan

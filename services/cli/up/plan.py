@@ -15,9 +15,11 @@ from typing import Any
 
 from msgspec import Struct
 
+from services.cli.check.command import check_settings
+from services.cli.check.files import place_problem
+from services.cli.check.model import PACKAGES
 from services.cli.common import create_file, make_private, other_machines_hosts, reachable_host
 from services.cli.instances import default_state_dir
-from services.cli.up.check import PACKAGES, check_settings, place_problem
 from services.cli.up.models import INNER_STAGES, ModelPlan, model_sources, numbers_of
 from services.cli.up.supervisor import ChildSpec, quiet_variables
 from services.runtime.config.base import Config

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
+from services.cli.common import describe_status
 from services.runtime.config.names import START_VARIABLE
 from services.runtime.listeners import Listeners, raise_error
 
@@ -243,16 +244,6 @@ def _after_return(line: bytes) -> str:
         return ""
     last = line.rstrip(b"\r").rpartition(b"\r")[2]
     return last.decode(errors="replace").strip()
-
-
-def describe_status(status: int) -> str:
-    """Returns an exit status in words: `status 1`, `killed by SIGSEGV`."""
-    if status >= 0:
-        return f"status {status}"
-    try:
-        return f"killed by {signal.Signals(-status).name}"
-    except ValueError:
-        return f"killed by signal {-status}"
 
 
 def quiet_variables(env: Mapping[str, str]) -> dict[str, str]:

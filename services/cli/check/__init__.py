@@ -1,0 +1,1 @@
+"""Checks settings and models before the services start."""
