@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from schemas.conversation import Call, Message, Part, Reasoning, Result, Text
-from schemas.events import Finish, TurnEvent, blocks_of
+from schemas.events import Finish, TurnEvent, Usage, blocks_of
 
 
 @dataclass
@@ -19,6 +19,19 @@ class EndedTurn:
     """Complete calls of hosted tools."""
     has_client_calls: bool = False
     """Whether there are complete calls of the client's tools."""
+
+
+@dataclass
+class EndedTurns:
+    """The turns of an answer that have ended."""
+
+    count: int = 0
+    usage: Usage = field(default_factory=Usage)
+
+    def add(self, finish: Finish) -> None:
+        """Adds a turn by its last event."""
+        self.count += 1
+        self.usage += finish.usage
 
 
 def read_turn(

@@ -14,11 +14,10 @@ import hashlib
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from typing import Any
 
-from msgspec.structs import replace
 from prometheus_client import CollectorRegistry
 from typing_extensions import override
 
-from schemas.conversation import Conversation, HostedTool, Message, ToolChoice
+from schemas.conversation import HostedTool, Message
 from schemas.errors import ContextOverflow, EngineFailed, Invalid, TurnwireError
 from schemas.events import (
     Delta,
@@ -30,17 +29,16 @@ from schemas.events import (
     LastEvent,
     Prepared,
     TurnEvent,
-    Usage,
 )
 from services.frontend.content.added_results import add_results
 from services.frontend.content.hosted_tools import result_part
 from services.frontend.hosted.calls import AnswerCalls, CallRunner
 from services.frontend.hosted.contract import Provider
 from services.frontend.turns.answer_blocks import AnswerBlocks
-from services.frontend.turns.ended_turn import EndedTurn, read_turn, unanswered_calls
+from services.frontend.turns.ended_turn import EndedTurn, EndedTurns, read_turn, unanswered_calls
 from services.frontend.turns.hidden.builder import HiddenTurnsBuilder
-from services.frontend.turns.hidden.deferred_tools import last_choice
 from services.frontend.turns.hidden.memory import HiddenMemory
+from services.frontend.turns.hosted_rules import HostedRules
 from services.frontend.turns.interfaces import (
     Admitted,
     CancelReason,
@@ -137,6 +135,7 @@ class HostedAnswer(TurnSink):
         self._admitted = admitted
         """The request of the current turn."""
         self._hosted = hosted
+        self._rules = HostedRules(hosted, tools.config.web_max_rounds)
         self._calls = AnswerCalls(tools.runner, hosted, id)
         self._sink = sink
         self._turn: OpenTurn | None = None
@@ -146,10 +145,7 @@ class HostedAnswer(TurnSink):
         self._is_over = False
         self._early_results: list[HostedResult] = []
         """Results of calls of an earlier answer, until the first event."""
-        self._turns = 0
-        """The number of turns that have ended."""
-        self._usage = Usage()
-        """The usage of these turns."""
+        self._ended = EndedTurns()
         self._blocks = AnswerBlocks(hosted)
         self._hidden = HiddenTurnsBuilder(hosted, admitted.conversation)
         self._events: list[TurnEvent] = []
@@ -180,7 +176,7 @@ class HostedAnswer(TurnSink):
 
     @override
     def opened(self, prepared: Prepared) -> None:
-        if not self._turns:
+        if not self._ended.count:
             self._sink.opened(prepared)
 
     @override
@@ -188,7 +184,7 @@ class HostedAnswer(TurnSink):
         if self._is_over or not events:
             return
         self._events += events
-        tokens += self._usage.kept  # `tokens` counts the current turn only
+        tokens += self._ended.usage.kept  # `tokens` counts the current turn only
         out = events
         if not self._is_plain_delta(events):
             out = self._translate(events)
@@ -196,7 +192,8 @@ class HostedAnswer(TurnSink):
             self._sink.push(out, tokens)
 
     def _is_plain_delta(self, events: list[TurnEvent]) -> bool:
-        """Returns whether events are one delta that the client gets as it is, once a token."""
+        """Returns whether events are one delta that the client gets unchanged, as for most
+        tokens."""
         if len(events) != 1 or type(events[0]) is not Delta:
             return False
         return self._blocks.are_those_of_turn and not self._early_results
@@ -222,10 +219,9 @@ class HostedAnswer(TurnSink):
         """Returns the end of the answer; none if a task ends or continues it."""
         turn = read_turn(self._events, finish, self._hosted, self.id)
         self._events = []
-        self._turns += 1
-        self._usage += finish.usage
+        self._ended.add(finish)
         self._blocks.end_turn(finish)
-        runs_calls = self._runs_calls(turn)
+        runs_calls = self._rules.runs_calls(turn, self._ended.count)
         if not runs_calls:
             self._hidden.end(turn.parts)
             if not self._hidden:
@@ -233,30 +229,10 @@ class HostedAnswer(TurnSink):
         self._task = self._tools.spawn(self._continue(turn, runs_calls))
         return ()
 
-    def _runs_calls(self, turn: EndedTurn) -> bool:
-        """Returns whether the calls of hosted tools in a turn are run now."""
-        if turn.finish.reason is not FinishReason.STOP or not turn.calls:
-            return False
-        if self._turns > self._tools.config.web_max_rounds:
-            return False
-        return not (turn.has_client_calls and self._has_deferred(turn))
-
-    def _has_deferred(self, turn: EndedTurn) -> bool:
-        """Returns whether the client may send the answer back with calls that are not run yet."""
-        return any(self._hosted[call.name].deferred for call in turn.calls)
-
     def _end(self, turn: EndedTurn, reason: FinishReason) -> Finish:
-        """Returns the end of the answer, which ends with this turn. If all tools are hidden, the
-        client gets the size of one prompt: it may take that for the length of its conversation."""
-        end = replace(turn.finish, reason=reason, blocks=self._blocks.count, usage=self._usage)
-        if not all(tool.hidden for tool in self._hosted.values()):
-            return end
-        last = turn.finish.usage
-        total = self._usage
-        return replace(
-            end,
-            usage=replace(total, prompt=last.prompt, cached=last.cached),
-            hidden_usage=Usage(total.prompt - last.prompt, total.cached - last.cached),
+        """Returns the end of the answer, which ends with this turn."""
+        return self._rules.answer_end(
+            turn.finish, reason, blocks=self._blocks.count, usage=self._ended.usage
         )
 
     async def _continue(self, turn: EndedTurn, runs_calls: bool) -> None:
@@ -291,11 +267,11 @@ class HostedAnswer(TurnSink):
         """Runs the turn's calls, then opens the next turn. Returns the end of the answer instead,
         if it has one now. Raises TurnwireError."""
         results = await self._calls.run(turn.calls, self._admitted.conversation)
-        turn_id = next_turn_id(self.id, self._turns)
+        turn_id = next_turn_id(self.id, self._ended.count)
         shown = [result for result in results if not self._hosted[result.name].hidden]
         self._sink.push([HostedResults(shown, turn_id)])
-        self._hidden.add(next_turn_id(self.id, self._turns - 1), turn.parts, results)
-        reason = self._reason_to_end(turn)
+        self._hidden.add(next_turn_id(self.id, self._ended.count - 1), turn.parts, results)
+        reason = self._rules.reason_to_end(turn, self._ended.count, self._admitted.conversation)
         if reason is not None:
             return self._end(turn, reason)
 
@@ -318,22 +294,6 @@ class HostedAnswer(TurnSink):
         except Exception:  # the client gets its answer
             self._tools.log.exception("hosted.not_remembered", turn=self.id)
 
-    @property
-    def _is_last_round(self) -> bool:
-        """Whether the calls of the next turn are not run."""
-        return self._turns >= self._tools.config.web_max_rounds
-
-    def _reason_to_end(self, turn: EndedTurn) -> FinishReason | None:
-        """Returns why the answer ends after the results of a turn's calls; None if it goes on."""
-        if turn.has_client_calls:
-            return turn.finish.reason
-        if self._is_last_round and self._has_deferred(turn):
-            return FinishReason.PAUSE
-        max_tokens = self._admitted.conversation.sampling.max_tokens
-        if max_tokens is not None and max_tokens <= turn.finish.usage.output:
-            return FinishReason.LENGTH
-        return None
-
     def _next_request(self, turn: EndedTurn, results: Sequence[HostedResult]) -> Admitted:
         """Returns the request for the turn after a turn's calls."""
         conversation = self._admitted.conversation
@@ -341,25 +301,10 @@ class HostedAnswer(TurnSink):
         if max_tokens is not None:
             max_tokens -= turn.finish.usage.output
 
-        choice = self._next_choice(turn, conversation)
+        choice = self._rules.next_choice(turn, self._ended.count, conversation)
         messages = [*conversation.messages, Message("assistant", turn.parts)]
         messages = add_results(messages, map(result_part, results))
         return self._admitted.next_turn(messages, max_tokens, choice)
-
-    def _next_choice(self, turn: EndedTurn, conversation: Conversation) -> ToolChoice:
-        """Returns the choice of tools in the turn after a turn's calls."""
-        choice = conversation.tool_choice
-        if self._is_last_round:
-            return last_choice(choice, conversation.tools)
-        is_hidden_search = all(self._is_hidden_search(call.name) for call in turn.calls)
-        if choice.mode in ("any", "tool") and not is_hidden_search:
-            # the first turn has made the required call
-            return ToolChoice(parallel=choice.parallel, allowed=choice.allowed)
-        return choice
-
-    def _is_hidden_search(self, name: str) -> bool:
-        tool = self._hosted[name]
-        return tool.hidden and tool.searches_tools
 
 
 def next_turn_id(id: str, number: int) -> str:
