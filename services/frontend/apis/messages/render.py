@@ -45,8 +45,8 @@ from services.frontend.apis.messages.errors import AnthropicError, error_documen
 from services.frontend.apis.messages.hosted import DIRECT, hosted_id, result_block
 from services.frontend.apis.messages.summary import SummaryRequest
 from services.frontend.apis.messages.wire import UNSEALED
-from services.frontend.apis.shared.answer import Plain, TokenReport, TurnRenderer
 from services.frontend.apis.shared.decode import is_json, one_line
+from services.frontend.apis.shared.turn_renderer import Plain, TokenReport, TurnRenderer
 from services.frontend.turns.compaction import summary_text
 from services.frontend.turns.interfaces import Renderer, RenderInfo
 

@@ -7,8 +7,8 @@ import msgspec
 
 from schemas.events import TurnEvent
 from services.frontend.apis.responses import wire_events
-from services.frontend.apis.shared.answer import Plain, only_text
 from services.frontend.apis.shared.openai.chunks import DONE
+from services.frontend.apis.shared.turn_renderer import Plain, only_text
 
 KEEPALIVE = b'event: keepalive\ndata: {"type":"keepalive"}\n\n'
 """An event, because comments do not reset Codex' idle timeout. The TypeScript helper accepts no

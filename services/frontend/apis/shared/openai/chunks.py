@@ -25,8 +25,8 @@ from schemas.events import (
     failure_of,
 )
 from services import __version__
-from services.frontend.apis.shared.answer import Plain, TurnRenderer
 from services.frontend.apis.shared.shared_errors import OpenAIErrorDetail, openai_error
+from services.frontend.apis.shared.turn_renderer import Plain, TurnRenderer
 from services.frontend.turns.answer_record import answer_usage
 from services.frontend.turns.interfaces import Collector, Renderer, RenderInfo
 
