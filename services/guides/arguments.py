@@ -2,8 +2,11 @@
 one JSON object, or tags."""
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
+
+from typing_extensions import override
 
 from schemas.conversation import ToolSpec
 from services.families.grammar.shapes import Shape
@@ -28,6 +31,23 @@ _MAX_PARAMETERS: Final = 1 << 20
 schema."""
 _MAX_GRAMMARS: Final = 1 << 16
 """Limit of characters of all freeform grammars in a turn's grammar."""
+
+
+class ArgumentRules(ABC):
+    """The arguments of a family's calls."""
+
+    def __init__(self, writer: RuleWriter, lost: list[str]) -> None:
+        """`lost` collects the promises that cannot be kept, as `PROMISE TOOL`."""
+        self.writer = writer
+        self.lost = lost
+
+    @abstractmethod
+    def rule(self, tool: ToolSpec) -> str:
+        """The arguments of a tool."""
+
+    def lose(self, promise: str, tool: ToolSpec) -> None:
+        """Notes that a promise cannot be kept."""
+        self.lost.append(f"{promise} {tool.name}")
 
 
 class FreeformGrammars:
@@ -56,58 +76,42 @@ class FreeformGrammars:
         return start
 
 
-class ArgumentRules(Protocol):
-    """The arguments of a family's calls."""
-
-    def rule(self, tool: ToolSpec) -> str:
-        """The arguments of a tool."""
-
-
-class JsonArguments:
+class JsonArguments(ArgumentRules):
     """Arguments that are one JSON object."""
 
-    def __init__(self, writer: RuleWriter, freeform: FreeformGrammars) -> None:
-        self._writer = writer
-        self._freeform = freeform
+    def __init__(self, writer: RuleWriter, lost: list[str]) -> None:
+        super().__init__(writer, lost)
+        self._freeform = FreeformGrammars(writer, lost)
 
+    @override
     def rule(self, tool: ToolSpec) -> str:
-        """The arguments of a tool."""
         if tool.kind == "custom":
             return self._input(tool)
         if not tool.strict:
-            return self._writer.schema({"type": "object"})
-        return self._writer.schema({"type": "object", **known_formats(tool.schema)})
+            return self.writer.schema({"type": "object"})
+        return self.writer.schema({"type": "object", **known_formats(tool.schema)})
 
     def _input(self, tool: ToolSpec) -> str:
         start = self._freeform.embed(tool, in_json=True)
         if not start:
-            return self._writer.schema({**CUSTOM_SCHEMA, "additionalProperties": False})
-        opener = self._writer.terminal('/\\{ ?"input" ?: ?"/')
-        closer = self._writer.terminal('/" ?\\}/')
+            return self.writer.schema({**CUSTOM_SCHEMA, "additionalProperties": False})
+        opener = self.writer.terminal('/\\{ ?"input" ?: ?"/')
+        closer = self.writer.terminal('/" ?\\}/')
         return f"{opener} {start} {closer}"
 
 
-class TaggedArguments:
-    """Arguments that are tags. `lost` collects the strict tools with a schema that tags cannot
-    enforce."""
+class TaggedArguments(ArgumentRules):
+    """Arguments that are tags, which cannot enforce the schemas of all strict tools."""
 
-    def __init__(
-        self,
-        tags: Tags,
-        reader: Parameters,
-        writer: RuleWriter,
-        freeform: FreeformGrammars,
-        lost: list[str],
-    ) -> None:
+    def __init__(self, writer: RuleWriter, lost: list[str], tags: Tags, reader: Parameters) -> None:
         """`reader`: the family's reader of the tags."""
+        super().__init__(writer, lost)
+        self._freeform = FreeformGrammars(writer, lost)
         self._tags = tags
-        self._writer = writer
-        self._freeform = freeform
-        self._lost = lost
         self._closers = _closers(reader)
 
+    @override
     def rule(self, tool: ToolSpec) -> str:
-        """The arguments of a tool."""
         schema: Mapping[str, Any] = CUSTOM_SCHEMA if tool.kind == "custom" else tool.schema
         properties = schema.get("properties")
         if not isinstance(properties, Mapping):
@@ -117,14 +121,14 @@ class TaggedArguments:
         try:
             return self._strict(tool, known_formats(schema), properties)
         except Unguidable:
-            self._lost.append(f"strict {tool.name}")
+            self.lose("strict", tool)
             return self._free(properties)
 
     def _free(self, properties: Mapping[str, Any]) -> str:
         """Any arguments. The parser converts them to their types."""
-        text = self._writer.text_without(self._closers)
+        text = self.writer.text_without(self._closers)
         tags = [self._text_tag(key, text) for key in properties] or [self._any_tag(text)]
-        return f"{self._writer.choice(tags)}*"
+        return f"{self.writer.choice(tags)}*"
 
     def _strict(
         self, tool: ToolSpec, schema: Mapping[str, Any], properties: Mapping[str, Any]
@@ -140,7 +144,7 @@ class TaggedArguments:
         forms = {key: self._forms(tool, key, schema) for key in properties}
         tags: list[str] = []
         for key, tag_forms in forms.items():
-            tag = self._writer.choice(tag_forms)
+            tag = self.writer.choice(tag_forms)
             if key not in required:
                 tag += "?"
             tags.append(tag)
@@ -160,7 +164,7 @@ class TaggedArguments:
         if "string" not in types:
             kind = other_types[0] if other_types else "object"
             value = {**definitions(schema), **parameter}
-            rule = self._writer.schema(guarded(value, avoiding(self._closers)))
+            rule = self.writer.schema(guarded(value, avoiding(self._closers)))
             return [self._value_tag(key, kind, rule)]
 
         literals = _literals(parameter)
@@ -180,35 +184,35 @@ class TaggedArguments:
         are_texts = isinstance(literals, list) and all(isinstance(value, str) for value in literals)
         if not are_texts or not limits_of(parameter) <= LITERAL:
             raise Unguidable(key)
-        return [self._value_tag(key, "string", self._writer.literal(text)) for text in literals]
+        return [self._value_tag(key, "string", self.writer.literal(text)) for text in literals]
 
     def _text_forms(self, key: str, other_types: Sequence[str]) -> list[str]:
         """Any text, or a value of another type in a tag that states it."""
-        forms = [self._text_tag(key, self._writer.text_without(self._closers))]
+        forms = [self._text_tag(key, self.writer.text_without(self._closers))]
         if self._tags.states_types:
             for kind in other_types:
-                forms.append(self._value_tag(key, kind, self._writer.schema({"type": kind})))
+                forms.append(self._value_tag(key, kind, self.writer.schema({"type": kind})))
         return forms
 
     def _value_tag(self, key: str, kind: str, value: str) -> str:
         """A parameter with a value of the JSON type `kind`."""
         before, after = self._tags.around(key, kind)
-        opened = self._writer.literal(before)
-        return self._writer.rule(f"{opened} {value} {self._writer.literal(after)}")
+        opened = self.writer.literal(before)
+        return self.writer.rule(f"{opened} {value} {self.writer.literal(after)}")
 
     def _text_tag(self, key: str, text: str, *, optional: bool = True) -> str:
         """A parameter with bare text. `text`: a terminal up to the closing tag; the value may be
         empty if it is `optional`."""
         before, after = self._tags.around(key, "string")
-        opened = self._writer.literal(before)
-        return self._writer.rule(f"{opened} {self._writer.until(text, after, optional=optional)}")
+        opened = self.writer.literal(before)
+        return self.writer.rule(f"{opened} {self.writer.until(text, after, optional=optional)}")
 
     def _any_tag(self, text: str) -> str:
         """A parameter with any name and bare text."""
         before, after = self._tags.around("{key}", "string")
-        name = self._writer.terminal("/[A-Za-z_][A-Za-z0-9_.-]{0,63}/")
-        opened = name.join(f" {self._writer.literal(piece)} " for piece in before.split("{key}"))
-        return self._writer.rule(f"{opened} {self._writer.until(text, after)}")
+        name = self.writer.terminal("/[A-Za-z_][A-Za-z0-9_.-]{0,63}/")
+        opened = name.join(f" {self.writer.literal(piece)} " for piece in before.split("{key}"))
+        return self.writer.rule(f"{opened} {self.writer.until(text, after)}")
 
 
 def _literals(parameter: Mapping[str, Any]) -> Any:

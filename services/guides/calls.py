@@ -15,7 +15,6 @@ from services.families.readers.pythonic import python_style
 from services.families.writing import ARGUMENTS, NAME, Tags, as_json
 from services.guides.arguments import (
     ArgumentRules,
-    FreeformGrammars,
     JsonArguments,
     TaggedArguments,
 )
@@ -55,7 +54,7 @@ class CallRules:
 
     def _arguments_of(self, tool: ToolSpec) -> str:
         if tool.strict and is_deep(tool.schema):
-            self.lost.append(f"strict {tool.name}")
+            self._arguments.lose("strict", tool)
             tool = replace(tool, strict=None)
         return self._arguments.rule(tool)
 
@@ -84,14 +83,13 @@ def _own_form(family: Family) -> Unguidable:
 
 def _arguments_of(family: Family, writer: RuleWriter, lost: list[str]) -> ArgumentRules:
     """The rules of a family's arguments. Raises Unguidable."""
-    freeform = FreeformGrammars(writer, lost)
     arguments = family.style.arguments
     if arguments is as_json:
-        return JsonArguments(writer, freeform)
+        return JsonArguments(writer, lost)
     if isinstance(arguments, Tags) and isinstance(family.grammar, Markup):
         for call in family.grammar.calls:
             if isinstance(call.body, Parameters):
-                return TaggedArguments(arguments, call.body, writer, freeform, lost)
+                return TaggedArguments(writer, lost, arguments, call.body)
     if arguments is python_style:
         return PythonArguments(writer, lost)
     if isinstance(arguments, GemmaStyle):

@@ -6,7 +6,7 @@ object is any value of the notation.
 """
 
 import re
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final, NamedTuple
 
@@ -15,6 +15,7 @@ from typing_extensions import override
 
 from schemas.conversation import ToolSpec
 from services.families.tool_types import CONTAINERS, resolved, types_of
+from services.guides.arguments import ArgumentRules
 from services.guides.tool_schemas import CUSTOM_SCHEMA
 from services.guides.writer import RuleWriter, Unguidable
 from services.runtime.long_work import levels
@@ -46,31 +47,27 @@ class Argument(NamedTuple):
     is_required: bool = False
 
 
-class NotationArguments(ABC):
-    """The arguments of calls in one notation. `lost` collects the promises that cannot be kept."""
+class NotationArguments(ArgumentRules):
+    """The arguments of calls in one notation."""
 
-    def __init__(self, writer: RuleWriter, lost: list[str]) -> None:
-        self.writer = writer
-        self._lost = lost
-
+    @override
     def rule(self, tool: ToolSpec) -> str:
-        """The arguments of a tool."""
         if tool.grammar is not None:
-            self._lost.append(f"grammar {tool.name}")
+            self.lose("grammar", tool)
         if tool.kind == "custom":
             tool = replace(tool, schema=CUSTOM_SCHEMA, strict=True)
         if not tool.strict:
             return self.free(tool.schema)
 
         if not _states_only_types(tool.schema):
-            self._lost.append(f"strict {tool.name}")
+            self.lose("strict", tool)
         arguments = _arguments(tool.schema)
         if not arguments and _whole(tool.schema).get("additionalProperties") is not False:
             return self.free(tool.schema)
         try:
             return self.typed(arguments, tool.schema)
         except Unguidable:
-            self._lost.append(f"strict {tool.name}")
+            self.lose("strict", tool)
             return self.free(tool.schema)
 
     @abstractmethod
