@@ -5,7 +5,7 @@ as the client sent them. `docs/messages.md`, `docs/chat.md` and `docs/responses.
 translation.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final, Literal, TypeAlias
 
 from msgspec import Struct, field
@@ -187,6 +187,16 @@ class ToolChoice(Struct, frozen=True, omit_defaults=True):
     allowed: list[str] = []
     """The only tools that may be called (`allowed_tools`); empty: all. The prompt has all of them
     in any case, so that a session keeps its prefix."""
+
+    def chosen(self, tools: Iterable[ToolSpec]) -> ToolSpec | None:
+        """The tool that must be called, where the mode is `tool`; None: it is not among the tools.
+        A bare name means the tool without a namespace, if there is one."""
+        candidates = [
+            tool
+            for tool in tools
+            if self.name in tool.names and self.namespace in (None, tool.namespace)
+        ]
+        return min(candidates, key=lambda tool: tool.namespace is not None, default=None)
 
 
 class Thinking(Struct, frozen=True, omit_defaults=True):

@@ -51,8 +51,11 @@ def callable_tools(conversation: Conversation) -> list[ToolSpec]:
     choice = conversation.tool_choice
     if choice.mode == "none":
         return []
-    names = {choice.name} if choice.mode == "tool" else set(choice.allowed)
-    return [tool for tool in conversation.tools if not names or tool.names & names]
+    if choice.mode == "tool":
+        chosen = choice.chosen(conversation.tools)
+        return [] if chosen is None else [chosen]
+    allowed = set(choice.allowed)
+    return [tool for tool in conversation.tools if not allowed or tool.names & allowed]
 
 
 def not_enforced(

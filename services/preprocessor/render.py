@@ -149,12 +149,9 @@ def allowed_tools(conversation: Conversation) -> list[str]:
 def _chosen_tool(conversation: Conversation) -> str:
     """The name, as the model sees it, of the tool that must be called. Raises Invalid."""
     choice = conversation.tool_choice
-    candidates = [tool for tool in conversation.tools if choice.name in tool.names]
-    # A bare name means the tool without a namespace, if there is one.
-    candidates.sort(key=lambda tool: tool.namespace is not None)
-    for tool in candidates:
-        if choice.namespace in (None, tool.namespace):
-            return rendered_name(tool.name, tool.namespace)
+    chosen = choice.chosen(conversation.tools)
+    if chosen is not None:
+        return rendered_name(chosen.name, chosen.namespace)
     name = rendered_name(choice.name or "", choice.namespace)
     raise Invalid(
         f"tool_choice names a tool that is not among the tools: {name}", param="tool_choice"

@@ -73,5 +73,13 @@ def test_budget_of_a_turn_that_thinks_is_enforced_by_workers_with_the_feature(
     assert not_enforced(raw, features, "hermes") == []
 
 
+def test_a_bare_name_means_the_tool_without_a_namespace() -> None:
+    strict = ToolSpec("plain", schema=OBJECT, namespace="space", strict=True)
+    bare = conversation(strict, PLAIN, choice=ToolChoice("tool", "plain"))
+    assert not_enforced(bare, [], "hermes") == []
+    other = conversation(strict, PLAIN, choice=ToolChoice("tool", "plain", namespace="space"))
+    assert not_enforced(other, [], "hermes") == ["strict"]
+
+
 def test_a_grammar_that_cannot_be_embedded_is_not_enforced() -> None:
     assert not_enforced(conversation(UNEMBEDDABLE, STRICT), [GRAMMAR], "hermes") == ["grammar"]
