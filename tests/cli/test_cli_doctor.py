@@ -21,7 +21,7 @@ from services.cli.main import main
 from services.runtime.config.frontend import FrontendConfig
 from services.runtime.config.service import BusConfig
 from services.runtime.config.stages import PreprocessorConfig, WorkerConfig
-from services.worker.engines.remote import engine as remote
+from services.worker.engines.remote import server_start
 from tests.kit.engines import EMPTY_MODEL
 from tests.kit.frontend import serving
 from tests.kit.nats import NatsServer, free_port
@@ -134,7 +134,7 @@ async def test_each_inference_server_is_named_with_the_flags_that_it_misses(tmp_
 
     options = {"max_model_len": 2048, "scheduling_policy": "fcfs", "reports_cached": False}
     async with fake_vllm_server(**options) as server:
-        async with asyncio.timeout(remote.START_S / 2):
+        async with asyncio.timeout(server_start.START_S / 2):
             first, *rest = await asyncio.to_thread(list, examine(f"{dead},{server.url}"))
     assert first.text.startswith(f"{dead}: vllm-server: no inference server answers")
     assert "leave out the /v1" in first.text

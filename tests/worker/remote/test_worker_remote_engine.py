@@ -22,8 +22,7 @@ from schemas.errors import (
 )
 from services.runtime.config.stages import WorkerConfig
 from services.worker.engine import EngineDied, EngineInfo
-from services.worker.engines.remote import engine as remote
-from services.worker.engines.remote import server_turn, server_watch
+from services.worker.engines.remote import server_start, server_turn, server_watch
 from services.worker.engines.remote.event_reader import BadAnswer
 from services.worker.engines.remote.model_check import compare_names
 from services.worker.engines.remote.vllm.dialect import VllmServer
@@ -42,7 +41,7 @@ pytestmark = pytest.mark.usefixtures("fake_vllm")
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """The intervals of the engine, for servers that answer at once."""
-    monkeypatch.setattr(remote, "RETRY_S", SHORT_S)
+    monkeypatch.setattr(server_start, "RETRY_S", SHORT_S)
     monkeypatch.setattr(server_turn, "RETRY_S", SHORT_S)
     monkeypatch.setattr(server_watch, "PULSE_S", SHORT_S)
     monkeypatch.setattr(server_turn, "BUSY_S", 6 * SHORT_S)
@@ -51,7 +50,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A start that does not wait for its server."""
-    monkeypatch.setattr(remote, "START_S", SHORT_S)
+    monkeypatch.setattr(server_start, "START_S", SHORT_S)
 
 
 @pytest.fixture

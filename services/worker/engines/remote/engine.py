@@ -16,7 +16,6 @@ from typing_extensions import override
 
 from schemas.control import VISION, Load
 from schemas.errors import EngineFailed, Invalid
-from services.runtime.config.base import read_key
 from services.runtime.config.stages import WorkerConfig
 from services.tokenization.image_processor import NoVision
 from services.tokenization.model_files import ModelFacts, read_facts
@@ -32,27 +31,26 @@ from services.worker.engines.open_turns import EngineTurn, OpenTurns
 from services.worker.engines.remote.answer import AnswerJudge
 from services.worker.engines.remote.dialect import Dialect, ServerFacts
 from services.worker.engines.remote.expert_files import ExpertFiles
-from services.worker.engines.remote.http import HttpRefusal, ServerHttp, Unreachable, Untrusted
+from services.worker.engines.remote.http import HttpRefusal, ServerHttp, Unreachable
 from services.worker.engines.remote.images import ImagePrompts
 from services.worker.engines.remote.model_check import check_model
 from services.worker.engines.remote.server_pause import ServerPause
+from services.worker.engines.remote.server_start import (
+    engine_info,
+    examine_server,
+    open_http,
+    start_failure,
+    wait_for_server,
+)
 from services.worker.engines.remote.server_turn import ServerTurn
 from services.worker.engines.remote.server_watch import ServerWatch
 from services.worker.engines.remote.server_weights import ServerWeights
 from services.worker.engines.remote.trials import Trials
 from services.worker.engines.zmq_events.reader import ZmqKvReader
-from services.worker.features import FEATURES
 from services.worker.kv_events import KvEvent
 
-START_S = 60.0
-"""How long a start waits for a server that does not answer yet."""
-RETRY_S = 0.5
 TRIALS_S = 900.0
 """How long the trials may take: on a CPU, vLLM compiles code at the first one for minutes."""
-_LOADING = frozenset((502, 503, 504))
-"""What a server that starts answers, or a proxy before it."""
-_LONGEST_WINDOW = 1 << 20
-"""Context window of a model and a server that name none."""
 
 
 class RemoteEngine(UpdatableEngine):
@@ -83,7 +81,7 @@ class RemoteEngine(UpdatableEngine):
         return asyncio.run(cls(config)._explain())
 
     async def _explain(self) -> EngineSupport:
-        await self._examine()  # a start would wait for the server
+        await examine_server(self._dialect, self._config)  # a start would wait for the server
         info = await self.start()
         await self.stop(1.0)
         return EngineSupport(info.version, info.features, info.lacking, info.max_model_len)
@@ -92,18 +90,7 @@ class RemoteEngine(UpdatableEngine):
     def examine(cls, config: WorkerConfig) -> ServerFacts:
         """Asks the server once, without decoding. Raises TurnwireError if it does not answer, has
         no token interface or another model."""
-        return asyncio.run(cls(config)._examine())
-
-    async def _examine(self) -> ServerFacts:
-        http = ServerHttp(_url(self._config), _api_key(self._config))
-        try:
-            server = await self._dialect.describe(http)
-            await check_model(http, self._dialect, server, self._config)
-            return server
-        except (HttpRefusal, Unreachable) as error:
-            raise _no_start(http, error) from error
-        finally:
-            await http.close()
+        return asyncio.run(examine_server(cls.make_dialect(config), config))
 
     @override
     async def start(self) -> EngineInfo:
@@ -112,30 +99,19 @@ class RemoteEngine(UpdatableEngine):
         Raises EngineFailed if it does not answer within `START_S`, Invalid if it has no token
         interface or another model.
         """
-        self._http = ServerHttp(_url(self._config), _api_key(self._config))
+        self._http = open_http(self._config)
         pause = ServerPause()
         self._watch = ServerWatch(
             self._http, self._dialect, self._turns, pause, self._config.watchdog_s
         )
         self._weights = ServerWeights(self._http, self._dialect, self._turns, pause)
         try:
-            self._model = read_facts(self._config.model)
-            self._server = await self._describe()
-            await self._watch.begin()
-            await self._weights.begin(self._server.root)
-            self._note_lacking(
-                await check_model(self._http, self._dialect, self._server, self._config)
-            )
-            if self._server.kv_endpoint is not None:
-                self._reader = ZmqKvReader(self._server.kv_endpoint)
-            await self._read_images()
-            self._info = self._make_info()
+            await self._read_properties()
             await self._try_features()
-            self._info = self._make_info()
             self._experts = _open_experts(self._config, self._dialect)
         except (HttpRefusal, Unreachable) as error:
             await self.stop(1.0)
-            raise _no_start(self._http, error) from error
+            raise start_failure(self._http, error) from error
         except Exception:
             await self.stop(1.0)
             raise
@@ -149,7 +125,10 @@ class RemoteEngine(UpdatableEngine):
         try:
             prompt = prompt_ids(request, self._info.max_model_len)
             judge = AnswerJudge(request, prompt, self._info.vocab_size)
-            ids = self._with_placeholders(request, prompt)
+            ids = prompt
+            if request.images:
+                assert self._images is not None, "the engine has no vision"
+                ids = self._images.with_placeholders(prompt, request.images)
             stream = ServerTurn(
                 self._watch,
                 request,
@@ -213,21 +192,19 @@ class RemoteEngine(UpdatableEngine):
         self._weights.close()
         await self._http.close()
 
-    async def _describe(self) -> ServerFacts:
-        """Waits until the server answers. Raises Unreachable, HttpRefusal, Invalid."""
-        end = asyncio.get_running_loop().time() + START_S
-        while True:
-            try:
-                server = await self._dialect.describe(self._http)
-                keeps = self._config.routed_experts_dir is not None
-                return replace(server, experts=server.experts and keeps)
-            except Untrusted:
-                raise
-            except (Unreachable, HttpRefusal) as error:
-                loads = isinstance(error, Unreachable) or error.status in _LOADING
-                if not loads or asyncio.get_running_loop().time() > end:
-                    raise
-            await asyncio.sleep(RETRY_S)
+    async def _read_properties(self) -> None:
+        """Waits for the server, and reads its properties. Raises as `start`, and Unreachable,
+        HttpRefusal."""
+        self._model = read_facts(self._config.model)
+        server = await wait_for_server(self._http, self._dialect)
+        keeps_experts = self._config.routed_experts_dir is not None
+        self._server = replace(server, experts=server.experts and keeps_experts)
+        await self._watch.begin()
+        await self._weights.begin(server.root)
+        self._note_lacking(await check_model(self._http, self._dialect, server, self._config))
+        if server.kv_endpoint is not None:
+            self._reader = ZmqKvReader(server.kv_endpoint)
+        await self._read_images()
 
     async def _read_images(self) -> None:
         """Reads how the model sees images, if the server takes any."""
@@ -256,32 +233,7 @@ class RemoteEngine(UpdatableEngine):
 
     def _note_lacking(self, lacking: Mapping[str, str]) -> None:
         self._server = replace(self._server, lacking={**self._server.lacking, **lacking})
-
-    def _make_info(self) -> EngineInfo:
-        server, model = self._server, self._model
-        limits = (server.max_model_len, self._config.max_model_len, model.window)
-        window = min(filter(None, limits), default=_LONGEST_WINDOW)
-        return EngineInfo(
-            name=self._dialect.name,
-            version=server.version,
-            max_model_len=window,
-            slots=server.slots or self._config.slots,
-            block_tokens=server.block_tokens if "prefix_cache" not in server.lacking else None,
-            kv_tokens=server.kv_tokens,
-            eos_ids=model.eos_ids,
-            features=FEATURES - server.lacking.keys(),
-            vocab_size=model.vocab_size,
-            lacking=server.lacking,
-            shares_queued=self._dialect.shares_queued,
-            recomputed_blocks=server.recomputed_blocks,
-        )
-
-    def _with_placeholders(self, request: EngineRequest, prompt: list[int]) -> list[int]:
-        """The prompt with one placeholder for each image."""
-        if not request.images:
-            return prompt
-        assert self._images is not None, "the engine has no vision"
-        return self._images.with_placeholders(prompt, request.images)
+        self._info = engine_info(self._dialect, self._server, self._model, self._config)
 
 
 def _open_experts(config: WorkerConfig, dialect: Dialect) -> ExpertFiles | None:
@@ -303,23 +255,3 @@ def _with_flags(lacking: Mapping[str, str], flags: Mapping[str, str]) -> dict[st
         feature: f"{why} (its flag: `{flags[feature]}`)" if feature in flags else why
         for feature, why in lacking.items()
     }
-
-
-def _no_start(http: ServerHttp, error: HttpRefusal | Unreachable) -> EngineFailed:
-    """The error of an engine that cannot start."""
-    if isinstance(error, Unreachable):
-        return EngineFailed(f"no inference server answers at {http.url}: {error}")
-    if error.status == 401:
-        return EngineFailed(f"{http.url} wants another key (--engine-api-key-file): {error}")
-    return EngineFailed(f"{http.url} is another kind of server, or refuses to serve: {error}")
-
-
-def _url(config: WorkerConfig) -> str:
-    if len(config.engine_urls) != 1:
-        raise Invalid("name one inference server with --engine-url", param="engine_url")
-    return config.engine_urls[0]
-
-
-def _api_key(config: WorkerConfig) -> str | None:
-    file = config.engine_api_key_file
-    return None if file is None else read_key(file)
