@@ -1,8 +1,9 @@
-"""Sends and receives frames: the sender drains its outboxes within credit, the receiver grants it.
+"""Sends and receives frames: the sender within its credit, which the receiver grants.
 
 The worker sends token frames to parser shards, the parser sends event frames to frontends; both use
-`FrameSender`, and their receivers `FrameReceiver`. Frames are formed by draining, never by waiting:
-whatever was scheduled in a tick of the loop is sent at its end, in one frame per receiver.
+`FrameSender`, and their receivers `FrameReceiver`. A frame is never
+waited for: whatever was scheduled in a tick of the loop is sent at its end, in one frame per
+receiver.
 """
 
 import asyncio
@@ -28,8 +29,8 @@ long its other messages wait. Even if JSON escapes every character with six, a f
 server's limit."""
 INITIAL_WINDOW = 256 * 1024
 """Bytes that may be under way to a receiver before its first heartbeat."""
-DRAIN_AGAIN_S = 0.5
-"""Time until the next attempt after a failure to drain to a receiver."""
+SEND_AGAIN_S = 0.5
+"""Time until the next attempt after a failure to send to a receiver."""
 REPLAY_AGAIN_S = 0.5
 """A replay of the same stream is not requested again within this time."""
 MAX_REPLAYS = 4096
@@ -53,7 +54,7 @@ class FrameSource(ABC):
 
     @abstractmethod
     def replay(self, request: Replay) -> None:
-        """Rewinds the streams that the request names; the sender then drains again."""
+        """Rewinds the streams that the request names; the sender then sends them again."""
 
     def take_back(self, receiver: str, frame: msgspec.Struct) -> bool:
         """Takes back a frame that cannot be encoded, and ends the streams that caused it. Returns
@@ -77,7 +78,7 @@ class FrameSender:
         self._links: dict[str, SendLink] = {}
         self._generation = 0
         self._scheduled: dict[str, None] = {}
-        self._drain_due = False
+        self._is_due = False
         self.replays = 0
 
     async def start(self) -> None:
@@ -87,7 +88,7 @@ class FrameSender:
         self._call_soon = self._loop.call_soon
         await process.subscribe(subjects.credit(process.stage, process.id), self._credited)
         await process.subscribe(subjects.replay(process.stage, process.id), self._replayed)
-        process.on_reconnect.append(self._drain_soon)
+        process.on_reconnect.append(self._send_soon)
         counters = {
             "turnwire_stream_replays_total": Reading(
                 "Replays requested of this process.", self, "replays"
@@ -105,10 +106,10 @@ class FrameSender:
         )
 
     def schedule(self, receiver: str) -> None:
-        """Drains to this receiver at the end of this tick, or once there is credit."""
+        """Sends to this receiver at the end of this tick, or once there is credit."""
         self._scheduled[receiver] = None
-        if not self._drain_due:
-            self._drain_soon()
+        if not self._is_due:
+            self._send_soon()
 
     def is_scheduled(self, receiver: str) -> bool:
         """Returns whether this receiver is scheduled."""
@@ -133,30 +134,30 @@ class FrameSender:
             )
         return link
 
-    def _drain_soon(self) -> None:
-        if not self._drain_due:
-            self._drain_due = True
-            self._call_soon(self._drain)
+    def _send_soon(self) -> None:
+        if not self._is_due:
+            self._is_due = True
+            self._call_soon(self._send)
 
-    def _drain(self) -> None:
-        self._drain_due = False
+    def _send(self) -> None:
+        self._is_due = False
         if not self._process.bus.connected:
-            return  # all receivers stay scheduled; `on_reconnect` drains
+            return  # all receivers stay scheduled; `on_reconnect` sends
         for receiver in list(self._scheduled):
             try:
-                self._drain_to(receiver)
+                self._send_to(receiver)
             except Exception:
                 # One receiver's failure must not affect the others. It is scheduled again here,
                 # because its outbox does that only with new output.
                 self._scheduled.pop(receiver, None)
                 self._process.log.exception("stream.drain_failed", receiver=receiver)
-                self._loop.call_later(DRAIN_AGAIN_S, self._schedule_again, receiver)
+                self._loop.call_later(SEND_AGAIN_S, self._schedule_again, receiver)
 
     def _schedule_again(self, receiver: str) -> None:
         if receiver in self._links:
             self.schedule(receiver)
 
-    def _drain_to(self, receiver: str) -> None:
+    def _send_to(self, receiver: str) -> None:
         link = self._link(receiver)
         while link.open:
             frame = self._source.fill(receiver, link.seq + 1)
@@ -185,7 +186,7 @@ class FrameSender:
         link.credit(credit.seq, credit.window_bytes, credit.replays_requested)
         self._source.credited(credit.receiver, link.delivered)
         if credit.receiver in self._scheduled and link.open:
-            self._drain_soon()
+            self._send_soon()
 
     def _replayed(self, delivery: Delivery) -> None:
         replay = _decode_replay(delivery.data)

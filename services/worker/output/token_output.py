@@ -107,7 +107,7 @@ class TokenOutput(FrameSource):
             self._observer.unsendable(stream)
             decoding = self.turns.find(stream.turn)
             if decoding is not None and decoding.stream is stream:
-                # Not within the drain that calls this: the turn's end is one more thing to send.
+                # After the frame that is being sent: the end of the turn is one more thing to send.
                 self._loop.call_soon(decoding.abandon, EngineFailed(UNSENDABLE.message))
 
     # -- other processes, and time
