@@ -11,11 +11,11 @@ import pytest
 
 from schemas import subjects
 from schemas.control import Heartbeat, Load, ModelCard, ToolWeight
-from services.cli.doctor import bus as doctor_bus
-from services.cli.doctor import machine as doctor_machine
-from services.cli.doctor import model as doctor_model
+from services.cli.doctor.bus import check_bus
+from services.cli.doctor.machine import check_engine, check_port
+from services.cli.doctor.model import check_context, check_model, check_weights
+from services.cli.doctor.peers import check_server
 from services.cli.doctor.report import Finding
-from services.cli.doctor.server import check_server
 from services.cli.instances import Instance, announce
 from services.cli.main import main
 from services.runtime.config.frontend import FrontendConfig
@@ -49,7 +49,7 @@ async def test_processes_on_the_bus_are_found(
         for tokens, client in ((900, "pi"), (48_000, "opencode/1.18"))
     ]
     times = {"early": -600.0, "late": 600.0, "near": 0.5}
-    check = asyncio.ensure_future(doctor_bus.check(BusConfig(nats_url=own_nats.url), True, 1.2))
+    check = asyncio.ensure_future(check_bus(BusConfig(nats_url=own_nats.url), True, 1.2))
     while not check.done():
         worker.heartbeats.send()
         worker.bus.publish("tw.v3.beat.worker.worker-1", b"of another form")
@@ -81,7 +81,7 @@ async def test_processes_on_the_bus_are_found(
 @pytest.mark.usefixtures("quick_tokenizer")
 def test_complete_model_is_ok(demo: str) -> None:
     found = by_name(
-        list(doctor_model.check(WorkerConfig(model=demo), PreprocessorConfig(model=demo), None))
+        list(check_model(WorkerConfig(model=demo), PreprocessorConfig(model=demo), None))
     )
     good = ["tokenizer", "template", "parser", "history", "turns", "context"]
     statuses = dict.fromkeys(good, "ok") | {"images": "note", "weights": "note"}
@@ -95,18 +95,18 @@ def test_model_that_does_not_fit_the_settings_is_reported(demo: str, tmp_path: P
     template.write_text("{% for m in messages %}{{ m.content }}{% endfor %}")
     worker = WorkerConfig(model=demo, engine="transformers", max_model_len=1_000_000)
     preprocessor = PreprocessorConfig(model=demo, chat_template=str(template))
-    found = by_name(list(doctor_model.check(worker, preprocessor, None)))
+    found = by_name(list(check_model(worker, preprocessor, None)))
     assert (found["template"].status, found["context"].status) == ("warn", "warn")
     assert found["weights"].status == "fail"
     template.write_text("{% if %}")
-    (broken,) = doctor_model.check(worker, preprocessor, None)
+    (broken,) = check_model(worker, preprocessor, None)
     assert (broken.status, broken.about) == ("fail", "model")
 
 
 def test_engine_over_a_server_needs_no_weights(demo: str) -> None:
     for engine in ("vllm-server", "sglang-server", "llama-server"):
-        assert doctor_model.check_weights(WorkerConfig(model=demo, engine=engine)).status == "note"
-        of_hub = doctor_model.check_weights(WorkerConfig(model="acme/m", engine=engine))
+        assert check_weights(WorkerConfig(model=demo, engine=engine)).status == "note"
+        of_hub = check_weights(WorkerConfig(model="acme/m", engine=engine))
         assert "downloaded" not in of_hub.text
 
 
@@ -129,8 +129,8 @@ async def test_each_inference_server_is_named_with_the_flags_that_it_misses(tmp_
     worker = WorkerConfig(model=str(tmp_path), engine="vllm-server", max_model_len=4000)
 
     def examine(urls: str) -> Iterator[Finding]:
-        served = yield from doctor_machine.check_engine(replace(worker, engine_url=urls))
-        yield doctor_model.check_context(worker, served)
+        served = yield from check_engine(replace(worker, engine_url=urls))
+        yield check_context(worker, served)
 
     options = {"max_model_len": 2048, "scheduling_policy": "fcfs", "reports_cached": False}
     async with fake_vllm_server(**options) as server:
@@ -149,16 +149,16 @@ async def test_each_inference_server_is_named_with_the_flags_that_it_misses(tmp_
 
 def test_address_that_cannot_work_is_reported() -> None:
     worker = WorkerConfig(model="acme/m", engine="vllm-server", engine_url="http://a,http://a/")
-    (finding,) = doctor_machine.check_engine(worker)
+    (finding,) = check_engine(worker)
     assert (finding.status, finding.about) == ("fail", "engine")
     assert "http://a/ is there twice" in finding.text
 
 
 def test_port_in_use_is_reported(nats: NatsServer) -> None:
-    finding = doctor_machine.check_port(FrontendConfig(port=nats.port))
+    finding = check_port(FrontendConfig(port=nats.port))
     assert finding.status == "note"
     assert f"port {nats.port} on 127.0.0.1 is in use" in finding.text
-    assert doctor_machine.check_port(FrontendConfig(port=0)).status == "ok"
+    assert check_port(FrontendConfig(port=0)).status == "ok"
 
 
 def test_running_servers_are_named_with_all_models(

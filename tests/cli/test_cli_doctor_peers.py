@@ -134,19 +134,19 @@ async def test_store_that_takes_no_writes_fails(
     monkeypatch.setattr("services.runtime.storage.write_watch.TIMEOUT_S", 0.2)
     async with connected(own_nats.url) as client, connected(own_nats.url) as stream:
         bus = client.bus
-        missing = await store.check(bus)
+        missing = await store.check_store(bus)
         assert (missing.status, missing.text[-10:]) == ("note", "is missing")
-        unmade = await store.check(bus, makes_buckets=True)
+        unmade = await store.check_store(bus, makes_buckets=True)
         assert (unmade.status, "Is the disk of nats-server full" in unmade.text) == ("fail", True)
         await stream.bus.subscribe("$KV.tw_ledger.>", lambda _: None)  # hangs
         await stream.bus.flush()
-        hung = await store.check(bus)
+        hung = await store.check_store(bus)
         assert (hung.status, hung.about) == ("fail", "store")
         assert hung.text.startswith("tw_ledger: no answer; tw_responses, tw_media, tw_rollouts:")
     own_nats.make_buckets()
     async with connected(own_nats.url) as client:
         await eventually(lambda: client.bus.connected)
-        taken = await store.check(client.bus)
+        taken = await store.check_store(client.bus)
         assert taken.status == "ok"
 
 
@@ -167,7 +167,7 @@ async def test_bucket_that_hangs_is_told_from_those_that_permissions_forbid(
         ):
             await stream.bus.subscribe("$KV.tw_responses.>", lambda _: None)
             await stream.bus.flush()
-            found = await store.check(client.bus)
+            found = await store.check_store(client.bus)
     assert found.status == "fail"
     forbidden = f"tw_ledger, tw_media: {store.FORBIDDEN}"
     assert found.text.startswith(f"{forbidden}; tw_responses: no answer; tw_rollouts: is missing.")

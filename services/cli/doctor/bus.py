@@ -16,7 +16,7 @@ from services.cli.doctor.peers import (
     check_signatures,
 )
 from services.cli.doctor.report import Finding
-from services.cli.doctor.store import check as store_check
+from services.cli.doctor.store import check_store
 from services.cli.instances import GUESS_S
 from services.cli.observer import observing
 from services.runtime.config.masking import mask_passwords, mask_servers
@@ -29,10 +29,10 @@ NEEDED_PAYLOAD = 8_000_000
 them."""
 
 HEAVY_TOOLS = 10_000
-"""Tokens of tools in a prompt from which the report says what to do."""
+"""Tokens of tools in a prompt from which on the report suggests `--defer-tools`."""
 
 
-async def check(
+async def check_bus(
     config: BusConfig,
     explicit: bool,
     listen_s: float,
@@ -52,7 +52,7 @@ async def check(
             listener = HeartbeatListener(config)
             await bus.subscribe(subjects.heartbeats(), listener.receive)
             store, _ = await asyncio.gather(
-                store_check(bus, makes_buckets=makes_buckets), asyncio.sleep(listen_s)
+                check_store(bus, makes_buckets=makes_buckets), asyncio.sleep(listen_s)
             )
             return [server, store, *await asyncio.to_thread(_peers, listener, listen_s, urls)]
     except (TurnwireError, OSError, ValueError) as error:

@@ -2,16 +2,17 @@
 into an issue."""
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any
 
 from cyclopts import Parameter
+from msgspec import Struct
 
-from services.cli.doctor import bus as doctor_bus
-from services.cli.doctor import machine as doctor_machine
+from services.cli.doctor.bus import check_bus
+from services.cli.doctor.machine import check_engine, check_machine, check_port
+from services.cli.doctor.peers import check_server
 from services.cli.doctor.report import Finding, print_report
-from services.cli.doctor.server import check_server
-from services.cli.instances import bus_defaults, instance_at, running_instances
+from services.cli.instances import Instance, bus_defaults, instance_at, running_instances
 from services.cli.registry import COMMON_SETTINGS, Command
 from services.cli.signals import run
 from services.runtime.config.base import Seconds
@@ -53,11 +54,37 @@ COMMAND = Command(
 )
 
 
+class _Target(Struct, frozen=True):
+    """What is examined besides this machine."""
+
+    instance: Instance | None
+    """The running `turnwire up`; None: there is none."""
+    url: str | None
+    """The server that the user named."""
+    bus: BusConfig
+    is_bus_named: bool
+    """The bus is that of the instance, or the user named it."""
+
+    @property
+    def own(self) -> Instance | None:
+        """The instance, if it is on the examined bus."""
+        if self.instance is None or self.instance.nats_url != self.bus.nats_url:
+            return None
+        return self.instance
+
+    @property
+    def urls(self) -> Sequence[str]:
+        """The frontends that have to see all processes on the bus."""
+        if self.url is not None:
+            return [self.url]
+        return [] if self.own is None else self.own.urls
+
+
 def findings(
     sources: Sources, listen_s: float, url: str | None = None, key: str | None = None
 ) -> Iterable[Finding]:
     """Yields the findings of all checks, in order."""
-    yield from doctor_machine.check()
+    yield from check_machine()
     # Without a model, all other settings are checked.
     try:
         defaults = {"model": None, **bus_defaults(sources.env, url)}
@@ -66,45 +93,60 @@ def findings(
         yield from (Finding("fail", "settings", problem) for problem in error.problems)
         return
     yield _settings(loaded.values())
+
     frontend: FrontendConfig = loaded["frontend"].config
-    worker: WorkerConfig = loaded["worker"].config
     instance = instance_at(url, sources.env)
-    for running in running_instances(sources.env):
-        names = ", ".join(running.models or [running.model])
-        text = f"turnwire up serves {names} at {' '.join(running.urls)}"
-        if running != instance:
-            text += f"; not examined, unless with --url {running.url}"
-        yield Finding("ok", "running", text)
+    is_bus_named = instance is not None or loaded["frontend"].origins["nats_url"] != "default"
+    target = _Target(instance, url, frontend.bus, is_bus_named)
+    yield from _running(target, sources.env)
     if url is not None:
         yield check_server(url, key)
-    explicit = instance is not None or loaded["frontend"].origins["nats_url"] != "default"
-    is_its_bus = instance is not None and instance.nats_url == frontend.bus.nats_url
-    urls: Sequence[str] = []
-    if url is not None:
-        urls = [url]
-    elif instance is not None and is_its_bus:
-        urls = instance.urls
-    makes_buckets = instance is not None and is_its_bus and instance.own_bus
-    yield from run(
-        doctor_bus.check(frontend.bus, explicit, listen_s, urls, makes_buckets=makes_buckets)
-    )
+    yield from _bus(target, listen_s)
     if instance is None:
-        yield doctor_machine.check_port(frontend)
-    elif not worker.model and loaded["worker"].origins["engine"] == "default":
+        yield check_port(frontend)
+    yield from _engine_and_model(target, loaded["worker"], loaded["preprocessor"].config)
+
+
+def _running(target: _Target, env: Mapping[str, str]) -> Iterable[Finding]:
+    """Names the instances of `turnwire up` on this machine."""
+    for running in running_instances(env):
+        names = ", ".join(running.models or [running.model])
+        text = f"turnwire up serves {names} at {' '.join(running.urls)}"
+        if running != target.instance:
+            text += f"; not examined, unless with --url {running.url}"
+        yield Finding("ok", "running", text)
+
+
+def _bus(target: _Target, listen_s: float) -> list[Finding]:
+    makes_buckets = target.own is not None and target.own.own_bus
+    return run(
+        check_bus(
+            target.bus, target.is_bus_named, listen_s, target.urls, makes_buckets=makes_buckets
+        )
+    )
+
+
+def _engine_and_model(
+    target: _Target, loaded: LoadedConfig[Any], preprocessor: PreprocessorConfig
+) -> Iterable[Finding]:
+    """Checks the configured engine and model. `loaded`: the settings of the worker."""
+    worker: WorkerConfig = loaded.config
+    has_default_engine = loaded.origins["engine"] == "default"
+    if target.instance is not None and not worker.model and has_default_engine:
         text = "not examined: they are in none of these settings; pass the flags of turnwire up"
         yield Finding("note", "model, engine", text)
         return
     # transformers reads this when it is imported; the findings report a missing torch themselves.
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
-    served = yield from doctor_machine.check_engine(worker)
-    if not worker.model and worker.engine != "script":
-        yield Finding("warn", "model", f"none configured: --engine {worker.engine} needs a --model")
-    elif not worker.model:
-        yield Finding("note", "model", "none configured: turnwire up serves the demo model")
-    else:
-        from services.cli.doctor import model as doctor_model
+    served = yield from check_engine(worker)
+    if worker.model:
+        from services.cli.doctor.model import check_model
 
-        yield from doctor_model.check(worker, loaded["preprocessor"].config, served)
+        yield from check_model(worker, preprocessor, served)
+    elif worker.engine != "script":
+        yield Finding("warn", "model", f"none configured: --engine {worker.engine} needs a --model")
+    else:
+        yield Finding("note", "model", "none configured: turnwire up serves the demo model")
 
 
 def _settings(loaded: Iterable[LoadedConfig[Any]]) -> Finding:

@@ -36,7 +36,7 @@ FEW_FILES = 4096
 """A frontend needs a file for each open stream."""
 
 
-def check() -> Iterable[Finding]:
+def check_machine() -> Iterable[Finding]:
     """Yields the findings of all checks that need no configuration."""
     python = f"{platform.python_implementation()} {platform.python_version()}"
     yield Finding("ok", "python", f"{python} on {platform.platform()}")

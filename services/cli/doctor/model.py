@@ -16,7 +16,7 @@ from services.worker.engines.registry import decodes_on_server
 _ERRORS = (TurnwireError, ValueError, OSError)
 
 
-def check(
+def check_model(
     worker: WorkerConfig, preprocessor: PreprocessorConfig, served: int | None
 ) -> Iterable[Finding]:
     """Yields the findings of all checks that do not load the weights.

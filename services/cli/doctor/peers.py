@@ -1,4 +1,5 @@
-"""Checks the processes on the bus by their heartbeats: clocks, and those that others do not use."""
+"""Checks the processes on the bus by their heartbeats: clocks, and those that others do not use.
+Checks a running server over HTTP."""
 
 import time
 from collections.abc import Iterable, Iterator
@@ -11,6 +12,7 @@ from prometheus_client import CollectorRegistry
 from schemas import subjects
 from schemas.control import Heartbeat
 from services.cli.common import get
+from services.cli.connect.server import ServerError, read_models
 from services.cli.doctor.report import Finding
 from services.runtime.config.service import BusConfig
 from services.runtime.nats.bus import Delivery
@@ -114,3 +116,18 @@ def check_frontends(peers: Iterable[Heartbeat], urls: Iterable[str]) -> Iterator
         elif hidden:
             text = f"{url} does not see {'; '.join(hidden)}: another heartbeat key or a wrong clock"
             yield Finding("fail", "refused", f"{text} (process.heartbeat_refused in its log)")
+
+
+def check_server(url: str, key: str | None) -> Finding:
+    """Checks whether the server at this address answers, with which models, and the key."""
+    try:
+        server = read_models(url, key)
+    except ServerError as error:
+        return Finding("fail", "server", str(error))
+    models = ", ".join(
+        f"{model.id} ({model.max_model_len})" if model.max_model_len else model.id
+        for model in server.models
+    )
+    if not models:
+        return Finding("warn", "server", f"{server.url} serves no model")
+    return Finding("ok", "server", f"{server.url} serves {models}")

@@ -16,7 +16,7 @@ MISSING = "is missing"
 FORBIDDEN = "not this user's (--nats-user frontend, parser)"
 
 
-async def check(bus: Bus, *, makes_buckets: bool = False) -> Finding:
+async def check_store(bus: Bus, *, makes_buckets: bool = False) -> Finding:
     """Checks all buckets. `makes_buckets`: a `turnwire up` makes them, so that a missing one is a
     failure, except for those that its settings leave out."""
     results: defaultdict[str, list[str]] = defaultdict(list)
