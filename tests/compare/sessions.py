@@ -1,6 +1,7 @@
 """The sessions of a recording, drawn from one seed: what each sends, one request after another."""
 
 import json
+import re
 from collections.abc import Iterator
 from itertools import count
 from random import Random
@@ -12,6 +13,7 @@ from tests.compare.recording import MODEL, Request, Run, Send, Session
 
 Headers = dict[str, str]
 JSON = {"content-type": "application/json"}
+_ID = re.compile(rb'("id": "(?:[^"\\]|\\.)+)"')
 
 
 def drawn(seed: int, requests: int) -> Iterator[Session]:
@@ -56,6 +58,9 @@ def _fuzzed(rng: Random, mark: str, headers: Headers) -> Request:
     for _ in range(rng.choice([0, 1, 1, 2])):
         request = bodies.mutate(request, rng)
     path, body = request
+    if path == "/v1/responses":
+        # An item is found by its id, whichever session has stored it.
+        body = _ID.sub(rb"\1-" + mark.encode() + b'"', body)
     # The state of a background response depends on time.
     body = body.replace(b'"background"', b'"foreground"')
     model = json.dumps({"model": MODEL, "cache_salt": mark})[1:-1]

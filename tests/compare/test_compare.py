@@ -1,12 +1,15 @@
-"""A change of an answer is found."""
+"""A change of an answer is found, and no answer depends on other sessions."""
 
+import re
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tests.compare.differences import compare
-from tests.compare.recording import Exchange
+from tests.compare.recording import Exchange, Request
+from tests.compare.sessions import drawn
 
 JSON = [("Content-Type", "application/json")]
 STREAM = [("Content-Type", "text/event-stream")]
@@ -38,3 +41,19 @@ def test_changes_of_a_stream_and_missing_answers_are_found() -> None:
     assert [one.path for one in found] == ["events.a.x", "events.b"]
     found = compare([DOCUMENT], [])
     assert [one.now for one in found] == ["(missing)"]
+
+
+async def test_sessions_store_and_name_items_of_their_own() -> None:
+    ids: Counter[str] = Counter()
+    for _, _, run in drawn(1, 600):
+        named: set[str] = set()
+
+        async def send(request: Request, named: set[str] = named) -> Exchange:
+            if request.path == "/v1/responses":
+                named |= set(re.findall(r'"id": "(.+?)"', request.body.decode()))
+            return replace(DOCUMENT, status=400)
+
+        await run(send)
+        ids.update(named)
+    assert len(ids) > 100
+    assert [id for id, sessions in ids.items() if sessions > 1] == []
