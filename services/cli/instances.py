@@ -25,7 +25,7 @@ DEFAULT_URL = "http://127.0.0.1:8000"
 """The default address of a frontend."""
 CONNECT_S = 5.0
 GUESS_S = 0.2
-"""Longest time to connect to a bus that nobody has named."""
+"""Longest time to connect to the default bus."""
 
 
 class Instance(msgspec.Struct, frozen=True):

@@ -98,7 +98,7 @@ def require_hub_model(model: str) -> None:
 
 
 def _reaches_hub() -> bool:
-    """Whether the hub accepts connections; true behind a proxy, which the library uses."""
+    """Returns whether the hub accepts connections. Behind a proxy that is not tested: True."""
     hub = urlsplit(os.environ.get("HF_ENDPOINT") or "https://huggingface.co")
     if hub.scheme in getproxies() or not hub.hostname:
         return True

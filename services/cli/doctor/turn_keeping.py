@@ -31,19 +31,19 @@ from services.preprocessor.prompt import Prompt, assemble
 _ROOM = 1 << 22
 _TOOL = ToolSpec("probe", "Looks.", {"type": "object", "properties": {"city": {"type": "string"}}})
 
-Fate: TypeAlias = Literal["kept", "changed", "refused"]
+TrialResult: TypeAlias = Literal["kept", "changed", "refused"]
 
 
-class TurnFates(Struct, frozen=True):
+class TrialResults(Struct, frozen=True):
     """Whether the next prompt has a turn's original tokens."""
 
-    loop: Fate
+    loop: TrialResult
     """A call with reasoning, when its result follows."""
-    user: Fate
+    user: TrialResult
     """An answer with reasoning, when the user continues."""
 
 
-def try_turns(setup: ModelSetup) -> TurnFates:
+def try_turns(setup: ModelSetup) -> TrialResults:
     """Tests whether the model's template keeps turns."""
     trial = _Trial(setup)
     style = setup.family.style
@@ -55,7 +55,7 @@ def try_turns(setup: ModelSetup) -> TurnFates:
     history = [question, Message("assistant", parts), result] if parts else [question]
     follow_up = Message("user", [Text("And then?")])
     user, _ = trial.play(history, style.write_text("Paris."), follow_up)
-    return TurnFates(loop, user)
+    return TrialResults(loop, user)
 
 
 class _Trial:
@@ -65,7 +65,9 @@ class _Trial:
         self._setup = setup
         self._ledger = open_ledger(setup, entry_bytes=_ROOM, prompt_bytes=_ROOM)
 
-    def play(self, messages: list[Message], text: str, reply: Message) -> tuple[Fate, list[Part]]:
+    def play(
+        self, messages: list[Message], text: str, reply: Message
+    ) -> tuple[TrialResult, list[Part]]:
         """Has the model answer with `text`, and continues with `reply`. Returns what became of the
         answer's tokens, and the answer as clients send it back."""
         try:
