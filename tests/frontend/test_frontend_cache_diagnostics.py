@@ -1,7 +1,7 @@
 """The words of Messages and Responses for a comparison of two prompts."""
 
 from schemas.events import PromptComparison
-from services.frontend.apis.messages.render import diagnostics as messages_diagnostics
+from services.frontend.apis.messages.message_renderer import diagnostics as messages_diagnostics
 from services.frontend.apis.responses.render.document import diagnostics as responses_diagnostics
 from tests.kit.every import for_rows
 

@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from schemas.events import Prepared, TurnEvent
 from services.frontend.apis.messages import wire_answers, wire_events
-from services.frontend.apis.messages.render import MessagesStream
+from services.frontend.apis.messages.message_renderer import MessageRenderer
 from services.frontend.apis.shared.decode import is_json
 from services.frontend.turns.interfaces import Collector, RenderInfo
 
@@ -25,7 +25,7 @@ class MessageCollector(Collector):
     `stop_reason` shows the cut.
     """
 
-    def __init__(self, stream: MessagesStream, answer: RenderInfo) -> None:
+    def __init__(self, stream: MessageRenderer, answer: RenderInfo) -> None:
         """`answer`: that of the stream."""
         self.answer = answer
         self._stream = stream

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from schemas.conversation import Call, Media, Message, Part, Reasoning, Result, Text, ToolSpec
 from schemas.errors import Invalid
 from services.frontend.apis.messages import wire
+from services.frontend.apis.messages.compaction.signature import LocatedBlock
 from services.frontend.apis.messages.content import hosted_text, plain_parts, raw_text, result_parts
 from services.frontend.apis.messages.hosted import plain_id, result_of
-from services.frontend.apis.messages.summary import LocatedBlock
 from services.frontend.apis.messages.tools import ToolSet
 from services.frontend.apis.shared.content import CallHistory
 from services.frontend.content.added_results import insert_results

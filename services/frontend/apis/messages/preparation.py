@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from schemas.conversation import Conversation
 from services.frontend.apis.messages import wire
-from services.frontend.apis.messages.compaction import CompactEdit, summary_of
+from services.frontend.apis.messages.compaction.edit import CompactEdit, summary_of
 from services.frontend.apis.messages.context_edits import (
     CLEAR_THINKING,
     CLEAR_TOOLS,

@@ -15,26 +15,20 @@ from typing_extensions import override
 from schemas.conversation import Conversation, OutputFormat, Text, Thinking
 from schemas.errors import Invalid
 from services.frontend.apis.messages import context_edits, tools, wire, wire_answers
-from services.frontend.apis.messages.compaction import (
+from services.frontend.apis.messages.compaction.edit import (
     AnswerCompaction,
     CompactEdit,
     read_compact_edit,
 )
+from services.frontend.apis.messages.compaction.request import SummaryRequest, read_summary_request
+from services.frontend.apis.messages.compaction.signature import check_blocks
+from services.frontend.apis.messages.compaction.stream import PausedCompaction, SummaryAnswer
 from services.frontend.apis.messages.content import MessagesBlocks
 from services.frontend.apis.messages.document import MessageCollector
 from services.frontend.apis.messages.errors import explain, extra_input
 from services.frontend.apis.messages.history import MessagesHistoryReader
-from services.frontend.apis.messages.render import (
-    PING,
-    CompactionStream,
-    MessagesStream,
-    SummaryStream,
-)
-from services.frontend.apis.messages.summary import (
-    SummaryRequest,
-    check_blocks,
-    read_summary_request,
-)
+from services.frontend.apis.messages.message_renderer import PING, MessageRenderer
+from services.frontend.apis.messages.render import MessagesStream
 from services.frontend.apis.messages.thread_history import (
     DecodedBody,
     ThreadTurn,
@@ -78,20 +72,22 @@ class MessagesRequest(ParsedRequest, frozen=True, kw_only=True):
         return MessageCollector(self.renderer(answer), answer)
 
     @override
-    def renderer(self, answer: RenderInfo) -> MessagesStream:
+    def renderer(self, answer: RenderInfo) -> MessageRenderer:
         if self.summary is not None:
-            return SummaryStream(answer, self.summary)
+            return SummaryAnswer(answer, self.summary)
         applied_edits = None
         if self.edits is not None:
             applied_edits = self.edits.applied
-        make = CompactionStream if self.pausing else MessagesStream
-        return make(
+        compare = self.conversation.client.compare
+        if self.pausing:
+            return PausedCompaction(answer, applied_edits=applied_edits, compare=compare)
+        return MessagesStream(
             answer,
             omit_thinking=self.conversation.thinking.display == "omitted",
             count_thinking=self.conversation.thinking.count_tokens,
             applied_edits=applied_edits,
             compaction=self.compaction,
-            compare=self.conversation.client.compare,
+            compare=compare,
         )
 
 

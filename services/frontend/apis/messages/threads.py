@@ -10,7 +10,7 @@ from schemas.errors import ErrorInfo, Invalid
 from schemas.events import Finish, Prepared, TurnEvent
 from services.frontend.apis.messages import wire
 from services.frontend.apis.messages.document import MessageCollector
-from services.frontend.apis.messages.render import MessagesStream
+from services.frontend.apis.messages.message_renderer import MessageRenderer
 from services.frontend.apis.messages.request import MessagesRequest
 from services.frontend.apis.messages.thread_history import PREVIOUS, ThreadTurn, not_found
 from services.frontend.http.request_context import RequestContext
@@ -166,7 +166,7 @@ class ReplyStream(Renderer):
     """Renders the stream of a reply, and stores the reply when its turn has ended."""
 
     def __init__(
-        self, stream: MessagesStream, collector: MessageCollector, request: ThreadRequest
+        self, stream: MessageRenderer, collector: MessageCollector, request: ThreadRequest
     ) -> None:
         self._stream = stream
         self._collector = collector

@@ -6,7 +6,7 @@ same content.
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar, get_args
 
 import msgspec
 
@@ -115,6 +115,11 @@ class TurnRenderer(Generic[E]):
     @abstractmethod
     def _fail(self, info: ErrorInfo, out: list[E]) -> None:
         """The turn fails."""
+
+
+def event_names(union: Any) -> dict[type, bytes]:
+    """The names of the Structs of a union in the stream: their tags."""
+    return {kind: str(kind.__struct_config__.tag).encode() for kind in get_args(union)}
 
 
 def only_text(events: Sequence[TurnEvent]) -> str:

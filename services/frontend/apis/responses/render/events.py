@@ -8,14 +8,12 @@ import msgspec
 from schemas.events import TurnEvent
 from services.frontend.apis.responses import wire_events
 from services.frontend.apis.shared.openai.chunks import DONE
-from services.frontend.apis.shared.turn_renderer import Plain, only_text
+from services.frontend.apis.shared.turn_renderer import Plain, event_names, only_text
 
 KEEPALIVE = b'event: keepalive\ndata: {"type":"keepalive"}\n\n'
 """An event, because comments do not reset Codex' idle timeout. The TypeScript helper accepts no
 other type without content; openai-python and the AI SDK skip it."""
-_NAMES: dict[type, bytes] = {
-    kind: str(kind.__struct_config__.tag).encode() for kind in get_args(wire_events.Event)
-}
+_NAMES = event_names(wire_events.Event)
 _LAST = get_args(wire_events.LastResponseEvent)
 _encode = msgspec.json.Encoder().encode
 

@@ -6,7 +6,7 @@ import pytest
 
 from schemas.conversation import Message, Text, ToolChoice
 from schemas.events import FinishReason, TurnEvent
-from services.frontend.apis.messages.compaction import CompactEdit
+from services.frontend.apis.messages.compaction.edit import CompactEdit
 from services.frontend.turns.compaction import SUMMARIZE
 from tests.kit.bodies import assistant, block, messages, tool, user
 from tests.kit.events import finish, reasoning, text
