@@ -70,8 +70,8 @@ class EngineInfo(Struct, frozen=True):
     lacking: Mapping[str, str] = {}
     """Why a feature is not in `features`, where the reason is known."""
     full_len: int | None = None
-    """The context window of the model or the settings, of which the KV cache may leave only
-    `max_model_len`."""
+    """The context window of the model or the settings; the KV cache may have room for
+    `max_model_len` only."""
     limit: str = KV_LIMIT
     """Why `max_model_len` is less than `full_len`."""
     shares_queued: bool = False
@@ -161,11 +161,11 @@ class EngineDelta(Struct, gc=False):
     """The version of the weights that decoded `ids` and `stop_id`, where another one decoded the
     turn's tokens before; with a turn's first token, unless it is 0."""
     spans: list[WeightsSpan] | None = None
-    """With `finish`, from an engine that is sure only then, if `weights` has said something else:
-    the versions of all tokens of the turn. Places count from the end of its ids: `stop_id` is at
-    0, the token before it at -1."""
+    """With `finish`: the versions of all tokens of the turn, if the engine knows them only now and
+    `weights` was wrong. Places count from the end of its ids: `stop_id` is at 0, the token before
+    it at -1."""
     experts: str = ""
-    """With `finish`: as in `TokenFinish`."""
+    """With `finish`: the file with the experts to which the tokens were routed; "": none."""
 
 
 # -- the engine
@@ -278,4 +278,4 @@ class EngineSupport(Struct, frozen=True):
     lacking: Mapping[str, str] = {}
     """Why the engine lacks a feature, by feature."""
     max_model_len: int | None = None
-    """As in `EngineInfo`; None: unknown before the start."""
+    """Context window in tokens; None: unknown before the start."""

@@ -41,7 +41,8 @@ class ServerFacts(Struct, frozen=True):
     kv_endpoint: str | None = None
     """The ZMQ address of its KV events; None: it publishes none."""
     recomputed_blocks: int = 0
-    """As in `EngineInfo`; 1 also where a server may drop the last block."""
+    """How many of the last blocks of a prompt are computed again; 1 also where a server may drop
+    the last block."""
     lacking: Mapping[str, str] = {}
     """Features that the dialect or the server's settings exclude, and why."""
     experts: bool = False
@@ -83,7 +84,7 @@ class Dialect(ABC):
     name: str
     """The engine's name in settings."""
     shares_queued: bool
-    """As `EngineInfo.shares_queued`."""
+    """Whether a prompt finds what those before it in the queue compute."""
     flags: Mapping[str, str] = {}
     """The server's flag for a feature that only a trial finds missing, by feature."""
     closes_streams = False

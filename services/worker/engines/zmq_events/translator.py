@@ -168,25 +168,24 @@ class ZmqKvTranslator:
             return [GroupStored(group, [_hash(block) for block in event.block_hashes])]
         if not self._holds_whole_prompts(event):
             return ()
-        size = self._block_tokens
-        extras = [extra or [] for extra in event.extra_keys or ()]
-        ids = event.token_ids
-        for number, extra in enumerate(extras):
-            _put_images(ids, number * size, extra)
-        blocks = [
-            (_hash(block), ids[number * size : (number + 1) * size])
-            for number, block in enumerate(event.block_hashes)
-        ]
         parent: BlockHash | None = None
         if event.parent_block_hash is not None:
             parent = _hash(event.parent_block_hash)
-        salts = [key for key in extras[0] if not _is_image(key)] if extras else []
-        if event.lora_name is not None:
-            del salts[:1]
-        salt = event.cache_salt or next(iter(salts), None)
+        salt = _salt(event)
         if event.lora_name is not None and parent is None and salt is None:
             return ()  # another client's: our salts of adapters have its name
-        return [BlocksStored(parent, blocks, salt)]
+        return [BlocksStored(parent, self._blocks(event), salt)]
+
+    def _blocks(self, event: _Stored) -> list[tuple[BlockHash, list[int]]]:
+        """Each block's hash and tokens, with the words of images."""
+        size = self._block_tokens
+        ids = event.token_ids
+        for number, extra in enumerate(event.extra_keys or ()):
+            _put_images(ids, number * size, extra or ())
+        return [
+            (_hash(block), ids[number * size : (number + 1) * size])
+            for number, block in enumerate(event.block_hashes)
+        ]
 
     def _removed(self, event: _Removed) -> KvEvent:
         hashes = [_hash(block) for block in event.block_hashes]
@@ -208,7 +207,16 @@ def _offloaded(event: _Stored | _Removed) -> KvEvent:
     return BlocksOffloaded(hashes) if isinstance(event, _Stored) else OffloadedRemoved(hashes)
 
 
-def _put_images(ids: list[int], start: int, extra: list[Any]) -> None:
+def _salt(event: _Stored) -> str | None:
+    """The salt of the prompt; None: it has none, or the event does not have its first block."""
+    extra = event.extra_keys[0] if event.extra_keys else None
+    names = [key for key in extra or () if not _is_image(key)]
+    if event.lora_name is not None:
+        del names[:1]
+    return event.cache_salt or next(iter(names), None)
+
+
+def _put_images(ids: list[int], start: int, extra: Sequence[Any]) -> None:
     """Puts the words of images into the ids of a block, which begins at `start`: where each image
     begins."""
     for key in extra:
