@@ -32,7 +32,7 @@ from services.worker.engines.remote.answer import AnswerJudge
 from services.worker.engines.remote.dialect import Dialect, ServerFacts
 from services.worker.engines.remote.expert_files import ExpertFiles
 from services.worker.engines.remote.http import HttpRefusal, ServerHttp, Unreachable
-from services.worker.engines.remote.images import ImagePrompts
+from services.worker.engines.remote.image_prompts import ImagePrompts
 from services.worker.engines.remote.model_check import check_model
 from services.worker.engines.remote.server_pause import ServerPause
 from services.worker.engines.remote.server_start import (

@@ -32,7 +32,7 @@ from services.worker.engines.arguments import guided_arguments, integer_priority
 from services.worker.engines.daemon_threads import in_daemon_thread, run_for
 from services.worker.engines.open_turns import EngineTurn, OpenTurns
 from services.worker.engines.trial import decode_trial
-from services.worker.engines.vllm.images import ImageRenderer
+from services.worker.engines.vllm.image_renderer import ImageRenderer
 from services.worker.engines.vllm.parent import set_environment
 from services.worker.engines.vllm.requests import (
     VllmProgress,
