@@ -71,7 +71,7 @@ def _detected_family(
     detection = detect_family(template, traits, facts, tokens, description)
     if detection is not None:
         return detection
-    if traits.arguments is not None:
+    if traits.calls.arguments is not None:
         unread = unread_calls(template, traits)
         raise ValueError(f"no parser reads the tool calls of {config.model}: {unread}")
 

@@ -102,7 +102,9 @@ class ModelSetup:
             reasoning_tags=reasoning_tags(template, traits, family),
             image=vision.frame,
         )
-        reasoning_markers = unlimited_thoughts(tokenizer, family, traits.separators.before_text)
+        reasoning_markers = unlimited_thoughts(
+            tokenizer, family, traits.inline.separators.before_text
+        )
         features = _features(reasoning_markers, vision)
         return cls(
             template=template,
@@ -207,7 +209,7 @@ def _card(
 ) -> ModelCard:
     """The model's entry in the list of models."""
     file = find_file(config.model, "config.json")
-    template_efforts = set(chain.from_iterable(traits.efforts.values()))
+    template_efforts = set(chain.from_iterable(traits.inputs.efforts.values()))
     efforts = template_efforts.union(config.effort_budgets)
     return ModelCard(
         name=config.model_name,
@@ -219,8 +221,8 @@ def _card(
         reasoning=traits.reasoning is not None,
         efforts=[level for level in EFFORTS if level in efforts],
         effort_budgets=config.effort_budgets,
-        switchable=bool(traits.switches) or "none" in template_efforts,
-        tools=traits.tools,
+        switchable=bool(traits.inputs.switches) or "none" in template_efforts,
+        tools=traits.inputs.tools,
         features=features,
         weight=config.alias_weight,
         passes_adapters=True,

@@ -78,7 +78,7 @@ def render(
         text += _reasoning_end(setup)
         in_reasoning = False
     elif call is not None and adapted.continues:
-        text += setup.traits.text_join
+        text += setup.traits.inline.text_join
     if call is not None:
         text += _marked_call(call, conversation, setup)
     return RenderedPrompt(
@@ -165,7 +165,7 @@ def _variables(conversation: Conversation, setup: ModelSetup) -> dict[str, Any]:
     if marks is not None:
         values = {name: marks.data.mark_json(value) for name, value in values.items()}
     return template_variables(
-        conversation, setup.traits, defaults=setup.template_kwargs, client=values
+        conversation, setup.traits.inputs, defaults=setup.template_kwargs, client=values
     )
 
 
@@ -233,7 +233,7 @@ def _reads_calls_of(tool: ToolSpec, family: Family) -> bool:
 
 def _reasoning_end(setup: ModelSetup) -> str:
     """The text that closes an open reasoning block before a call."""
-    separator = setup.traits.separators.before_call
+    separator = setup.traits.inline.separators.before_call
     if separator:
         return separator
     if not setup.family.think:

@@ -100,20 +100,20 @@ class AssistantWriter:
         """The turn, which the three fields do not hold in its order, as one message. `cut`: its
         segments."""
         traits = self._traits
-        if not traits.inline_reasoning and len(cut) > 1:
+        if not traits.inline.reasoning and len(cut) > 1:
             first = 1 if isinstance(parts[0], Reasoning) else 0
             cut = segments([*parts[:first], *without_field(parts[first:])])
         if self._must_sort(cut):
             return self.native(_merged(cut))
-        return self.inline(cut, tail=traits.inline_tail)
+        return self.inline(cut, tail=traits.inline.tail)
 
     def _must_sort(self, cut: Sequence[TurnSegment]) -> bool:
         """Whether only the three fields can hold a turn, in their own order."""
         traits = self._traits
-        if traits.arguments is None:
+        if traits.calls.arguments is None:
             return False
         text_end = any(segment.calls for segment in cut) and not cut[-1].calls
-        return traits.interleaved == "drop" or (text_end and not traits.inline_text_end)
+        return traits.interleaved == "drop" or (text_end and not traits.inline.text_end)
 
     def native(self, segment: TurnSegment) -> TemplateMessage:
         """The segment in the template's own fields."""
@@ -133,7 +133,7 @@ class AssistantWriter:
 
         content = self._inline_content(cut, without_last_calls=bool(native_calls))
         reasoning = cut[0].reasoning or None
-        if reasoning is None and traits.reasoning is not None and traits.inline_reasoning:
+        if reasoning is None and traits.reasoning is not None and traits.inline.reasoning:
             reasoning = ""  # the field is set, so that the template keeps the markup
         message = self._texts(reasoning, content)
         if native_calls:
@@ -144,7 +144,7 @@ class AssistantWriter:
         """The turn as text in the template's own markup, without the reasoning of its first
         segment, which has a field."""
         traits = self._traits
-        opening, before_text, before_call = traits.separators
+        opening, before_text, before_call = traits.inline.separators
         first = cut[0]
         last = cut[-1]
         content = ""
@@ -162,14 +162,14 @@ class AssistantWriter:
                 separator = before_text if segment.text is not None else before_call
             if segment.text is not None:
                 content += separator + segment.text
-                separator = traits.text_join
+                separator = traits.inline.text_join
             follows_text = segment.text is not None and not segment.calls
             if segment.calls and not (without_last_calls and segment is last):
                 content += separator + self.markup(segment.calls)
-                separator = traits.call_join
+                separator = traits.inline.call_join
 
         if without_last_calls:
-            return (content + separator).removesuffix(traits.text_join)
+            return (content + separator).removesuffix(traits.inline.text_join)
         ends_with_reasoning = last.text is None and not last.calls
         if ends_with_reasoning and last.reasoning is not None:
             return content + separator
@@ -177,11 +177,11 @@ class AssistantWriter:
 
     def markup(self, calls: Sequence[Call]) -> str:
         """The calls as this template writes them, cut out of a small rendered conversation."""
-        if self._traits.arguments is None:
+        if self._traits.calls.arguments is None:
             return JOIN.join(self._write_call(*self._name_and_arguments(call)) for call in calls)
-        if len(calls) > 1 and not self._traits.parallel:
-            return self._traits.call_join.join(self.markup([call]) for call in calls)
-        before, after = self._traits.frame
+        if len(calls) > 1 and not self._traits.calls.parallel:
+            return self._traits.inline.call_join.join(self.markup([call]) for call in calls)
+        before, after = self._traits.inline.frame
         rendered = self._template.render(
             [FRAME_USER, self.native(TurnSegment(calls=list(calls)))], generation=False
         )
@@ -191,13 +191,13 @@ class AssistantWriter:
         traits = self._traits
         if not segment.calls:
             return True
-        if traits.arguments is None:
+        if traits.calls.arguments is None:
             return False
-        if len(segment.calls) > 1 and not traits.parallel:
+        if len(segment.calls) > 1 and not traits.calls.parallel:
             return False
         if not segment.text:
             return True
-        return traits.all_with_call if segment.reasoning else traits.text_with_call
+        return traits.calls.with_all if segment.reasoning else traits.calls.with_text
 
     def _pieces(self, segment: TurnSegment) -> list[TurnSegment]:
         """The segment in pieces that each fit one message.
@@ -208,14 +208,14 @@ class AssistantWriter:
         """
         if self._fits(segment):
             return [segment]
-        together = self._traits.parallel and self._fits(TurnSegment(calls=segment.calls))
+        together = self._traits.calls.parallel and self._fits(TurnSegment(calls=segment.calls))
         calls_of_head = len(segment.calls) if together else 1
         head = TurnSegment(segment.reasoning, segment.text, segment.calls[:calls_of_head])
         rest = [TurnSegment(calls=[call]) for call in segment.calls[calls_of_head:]]
 
         if self._fits(head):
             return [head, *rest]
-        if head.reasoning and head.text and not self._traits.all_before_call:
+        if head.reasoning and head.text and not self._traits.calls.after_all:
             head = TurnSegment(head.reasoning + "\n\n" + head.text, None, head.calls)
         if self._fits(head):
             return [head, *rest]
@@ -242,7 +242,7 @@ class AssistantWriter:
         if self._marker is not None:
             call_id = self._marker.mark(call_id)
         written: Any = arguments
-        if self._traits.arguments == "string":
+        if self._traits.calls.arguments == "string":
             written = json.dumps(arguments, ensure_ascii=False)
         return {"id": call_id, "type": "function", "function": {"name": name, "arguments": written}}
 

@@ -5,8 +5,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from msgspec.structs import replace
-
 from schemas.conversation import Call, Conversation, Message, Text, ToolSpec
 from schemas.errors import Invalid
 from schemas.events import FinishReason, blocks_of
@@ -17,7 +15,7 @@ from services.families.response_template import template_name
 from services.templates.assistant import AssistantWriter
 from services.templates.chat_template import ChatTemplate, TemplateMessage
 from services.templates.messages import adapt
-from services.templates.traits import TemplateTraits
+from services.templates.traits import TemplateTraits, with_calls
 from services.tokenization.segments import common_prefix
 
 _TOOL = ToolSpec("get_weather", "", {"type": "object", "properties": {"city": {"type": "string"}}})
@@ -51,7 +49,7 @@ def detect_family(
     (config.json) and `tokens` (the tokenizer's added tokens) decide. None where no parser reads the
     calls, or without any evidence.
     """
-    if traits.arguments is None:
+    if traits.calls.arguments is None:
         if description is not None:
             return Detection(find_family(template_name(description)), (_DESCRIBED,))
         return detect(config, template.source, tokens)
@@ -162,7 +160,7 @@ def _messages(template: ChatTemplate, traits: TemplateTraits, call: Call) -> lis
     conversation = Conversation(
         "probe", [Message("user", [Text("Hello.")]), Message("assistant", [call])]
     )
-    return adapt(conversation, replace(traits, call_ids="client"), template).messages
+    return adapt(conversation, with_calls(traits, ids="client"), template).messages
 
 
 def _text_beside_call(family: Family, markup: str, *, alone: bool) -> str | None:

@@ -168,11 +168,11 @@ class _ConversationWriter:
         calls = (part for part in parts if isinstance(part, Call))
         for number, call in enumerate(calls):
             name = self._names[call.call_id] = rendered_name(call.name, call.namespace)
-            if self._traits.call_ids == "short":
+            if self._traits.calls.ids == "short":
                 self._ids[call.call_id] = f"{number:09d}"
             elif call.original_id:
                 self._ids[call.call_id] = call.original_id
-            elif self._traits.call_ids == "counted":
+            elif self._traits.calls.ids == "counted":
                 self._ids[call.call_id] = f"functions.{name}:{number}"
 
     def write_message(self, message: Message) -> None:

@@ -17,7 +17,13 @@ from services.templates.assistant import FRAME_USER, segments
 from services.templates.chat_template import ChatTemplate
 from services.templates.messages import render_messages
 from services.templates.thinking import EFFORT_VARIABLES, SWITCHES
-from services.templates.traits import TemplateTraits, ThoughtSeparators
+from services.templates.traits import (
+    TemplateInputs,
+    TemplateTraits,
+    ThoughtSeparators,
+    with_calls,
+    with_inline,
+)
 from services.templates.trial import (
     ANSWER,
     ANSWER2,
@@ -60,7 +66,7 @@ _TAGGED_TURNS: tuple[list[Part], ...] = (
 def probe(template: ChatTemplate) -> TemplateTraits:
     """The traits of a template. Never raises: a part that no form renders gets the simplest one."""
     trial = TemplateTrial(template)
-    traits = TemplateTraits(variables=template.variables)
+    traits = TemplateTraits(inputs=TemplateInputs(variables=template.variables))
     traits = _content(trial, traits)
     traits = _ordered(trial, traits)
     traits = _calls(trial, traits)
@@ -148,7 +154,7 @@ def _ordered(trial: TemplateTrial, traits: TemplateTraits) -> TemplateTraits:
 def _calls(trial: TemplateTrial, traits: TemplateTraits) -> TemplateTraits:
     messages = [QUESTION, turn(CALL_PART), ONE_RESULT]
     candidates = list(_call_candidates(traits))
-    without_calls = replace(traits, arguments=None, tool_role=False)
+    without_calls = with_calls(replace(traits, tool_role=False), arguments=None)
     traits = trial.first_that_shows(candidates, messages, [ARGUMENT, RESULT]) or without_calls
 
     text = trial.text(traits, messages)
@@ -158,8 +164,8 @@ def _calls(trial: TemplateTrial, traits: TemplateTraits) -> TemplateTraits:
         text = unnamed
 
     names_by_id = "functions." in trial.template.source or TOOL_NAME not in text
-    if ID in text and traits.call_ids == "client" and names_by_id:
-        traits = replace(traits, call_ids="counted")
+    if ID in text and traits.calls.ids == "client" and names_by_id:
+        traits = with_calls(traits, ids="counted")
     return traits
 
 
@@ -170,13 +176,14 @@ def _call_candidates(traits: TemplateTraits) -> Iterator[TemplateTraits]:
     ids: tuple[Any, ...] = ("client", "short")
     names = (True, False)
     for role, form, call_ids, name in product(roles, arguments, ids, names):
-        yield replace(traits, arguments=form, call_ids=call_ids, tool_name=name, tool_role=role)
+        candidate = replace(traits, tool_name=name, tool_role=role)
+        yield with_calls(candidate, arguments=form, ids=call_ids)
 
 
 def _reasoning(trial: TemplateTrial, traits: TemplateTraits) -> TemplateTraits:
     fields: tuple[Any, ...] = ("reasoning_content", "reasoning", "thinking", "part")
     candidates = [replace(traits, reasoning=field) for field in fields]
-    if traits.arguments is not None:
+    if traits.calls.arguments is not None:
         messages = [QUESTION, turn(THOUGHT_PART, CALL_PART), ONE_RESULT]
         suitable = trial.first_that_shows(candidates, messages, [THOUGHT, ARGUMENT])
         if suitable is not None:
@@ -207,25 +214,25 @@ def _sequences(trial: TemplateTrial, traits: TemplateTraits) -> TemplateTraits:
         adjacent_users=trial.shows(traits, [QUESTION, QUESTION2], [USER, USER2]),
         user_after_tool=trial.shows(traits, loop, [USER, ARGUMENT, RESULT, USER2]),
     )
-    if traits.arguments is None:
-        return replace(traits, parallel=False, text_with_call=False, all_with_call=False)
+    if traits.calls.arguments is None:
+        return with_calls(traits, parallel=False, with_text=False, with_all=False)
 
     both_calls = [QUESTION, turn(CALL_PART, CALL_PART2), TWO_RESULTS]
     text_and_call = [QUESTION, turn(TEXT_PART, CALL_PART), ONE_RESULT]
-    all_with_call = True
-    all_before_call = True
+    with_all = True
+    after_all = True
     if traits.reasoning is not None:
         parts = (THOUGHT_PART, TEXT_PART, CALL_PART)
         everything = [QUESTION, turn(*parts), ONE_RESULT]
-        all_with_call = trial.shows(traits, everything, [THOUGHT, ANSWER, ARGUMENT])
-        split = replace(traits, interleaved="split", all_with_call=False)
-        all_before_call = trial.shows_turn(split, parts)
-    return replace(
+        with_all = trial.shows(traits, everything, [THOUGHT, ANSWER, ARGUMENT])
+        split = with_calls(replace(traits, interleaved="split"), with_all=False)
+        after_all = trial.shows_turn(split, parts)
+    return with_calls(
         traits,
         parallel=trial.shows(traits, both_calls, [ARGUMENT, ARGUMENT2, RESULT, RESULT2]),
-        text_with_call=trial.shows(traits, text_and_call, [ANSWER, ARGUMENT]),
-        all_with_call=all_with_call,
-        all_before_call=all_before_call,
+        with_text=trial.shows(traits, text_and_call, [ANSWER, ARGUMENT]),
+        with_all=with_all,
+        after_all=after_all,
     )
 
 
@@ -233,10 +240,10 @@ def _frame(trial: TemplateTrial, traits: TemplateTraits) -> TemplateTraits:
     """The text around an assistant's text, reasoning and calls."""
     plain = replace(traits, ordered=False)
     before, _, after = trial.framed(plain, [TEXT_PART]).partition(ANSWER)
-    plain = replace(plain, frame=(before, after), closing=after)
+    plain = with_inline(replace(plain, closing=after), frame=(before, after))
     if traits.reasoning is not None:
         plain = _text_separators(trial, plain)
-    if traits.arguments is not None:
+    if traits.calls.arguments is not None:
         plain = _call_joins(trial, plain)
         plain = _call_separator(trial, plain)
     return replace(plain, ordered=traits.ordered)
@@ -252,7 +259,7 @@ def _text_separators(trial: TemplateTrial, traits: TemplateTraits) -> TemplateTr
     tag = max(opening.rfind("<"), opening.rfind("["), 0)
     before_text = rest.partition(ANSWER)[0]
     separators = ThoughtSeparators(opening[tag:], before_text, before_text)
-    return replace(traits, separators=separators)
+    return with_inline(traits, separators=separators)
 
 
 def _call_joins(trial: TemplateTrial, traits: TemplateTraits) -> TemplateTraits:
@@ -260,17 +267,17 @@ def _call_joins(trial: TemplateTrial, traits: TemplateTraits) -> TemplateTraits:
     first_call = trial.markup(traits, CALL_PART)
     second_call = trial.markup(traits, CALL_PART2)
     beside = ""
-    if traits.text_with_call:
+    if traits.calls.with_text:
         beside = trial.framed(traits, [TEXT_PART, CALL_PART]).partition(ANSWER)[2]
     text_join, found_call, _ = beside.partition(first_call)
     if not found_call or text_join.strip():
-        text_join = traits.text_join
+        text_join = traits.inline.text_join
 
-    pair = trial.markup(traits, CALL_PART, CALL_PART2) if traits.parallel else ""
+    pair = trial.markup(traits, CALL_PART, CALL_PART2) if traits.calls.parallel else ""
     call_join = pair.removeprefix(first_call).removesuffix(second_call)
     if call_join.strip():
         call_join = text_join
-    return replace(traits, text_join=text_join, call_join=call_join)
+    return with_inline(traits, text_join=text_join, call_join=call_join)
 
 
 def _call_separator(trial: TemplateTrial, traits: TemplateTraits) -> TemplateTraits:
@@ -279,10 +286,10 @@ def _call_separator(trial: TemplateTrial, traits: TemplateTraits) -> TemplateTra
     text = trial.text(traits, messages, generation=False)
     after_thought = text.partition(THOUGHT)[2]
     before_call, found_call, _ = after_thought.partition(trial.markup(traits, CALL_PART))
-    separators = traits.separators
+    separators = traits.inline.separators
     if not found_call or separators.before_text.strip() != before_call.strip():
         return traits
-    return replace(traits, separators=separators._replace(before_call=before_call))
+    return with_inline(traits, separators=separators._replace(before_call=before_call))
 
 
 def _interleaved(trial: TemplateTrial, traits: TemplateTraits) -> TemplateTraits:
@@ -291,14 +298,14 @@ def _interleaved(trial: TemplateTrial, traits: TemplateTraits) -> TemplateTraits
         return traits
     split = replace(traits, interleaved="split")
     if traits.reasoning is not None:
-        inline = _inline(trial, replace(traits, inline_reasoning=True))
+        inline = _inline(trial, with_inline(traits, reasoning=True))
         if inline is not None:
             return inline
         parts = (THOUGHT_PART, CALL_PART, THOUGHT_PART2, CALL_PART2)
         if trial.shows_turn(split, parts):
             return split
 
-    inline = _inline(trial, replace(traits, inline_reasoning=False))
+    inline = _inline(trial, with_inline(traits, reasoning=False))
     if inline is not None:
         return inline
     if trial.shows_turn(split, (TEXT_PART, CALL_PART, TEXT_PART2, CALL_PART2)):
@@ -309,11 +316,11 @@ def _interleaved(trial: TemplateTrial, traits: TemplateTraits) -> TemplateTraits
 def _inline(trial: TemplateTrial, traits: TemplateTraits) -> TemplateTraits | None:
     """The traits of a template that renders content in its own markup; None: it does not."""
     for tail in (True, False):
-        inline = replace(traits, interleaved="inline", inline_tail=tail)
+        inline = with_inline(replace(traits, interleaved="inline"), tail=tail)
         if _renders_markup(trial, inline):
             messages = [QUESTION, turn(CALL_PART, TEXT_PART2), ONE_RESULT, turn(TEXT_PART)]
             ends_in_text = trial.text(inline, messages) != ""
-            return replace(inline, inline_text_end=ends_in_text or traits.arguments is None)
+            return with_inline(inline, text_end=ends_in_text or traits.calls.arguments is None)
     return None
 
 
@@ -321,18 +328,18 @@ def _renders_markup(trial: TemplateTrial, traits: TemplateTraits) -> bool:
     """Whether content in the template's own markup is rendered as the template writes the
     fields."""
     thinks = traits.reasoning is not None
-    if traits.arguments is not None and not _markup_equals_fields(trial, traits):
+    if traits.calls.arguments is not None and not _markup_equals_fields(trial, traits):
         return False
 
     later: Part = TEXT_PART2
-    middle = ANSWER2 + traits.text_join
-    if traits.inline_reasoning:
-        separators = traits.separators
+    middle = ANSWER2 + traits.inline.text_join
+    if traits.inline.reasoning:
+        separators = traits.inline.separators
         later = THOUGHT_PART2
         middle = separators.opening + THOUGHT2 + separators.before_call
     first_call = trial.markup(traits, CALL_PART)
     second_call = trial.markup(traits, CALL_PART2)
-    expected = first_call + traits.call_join + middle + second_call
+    expected = first_call + traits.inline.call_join + middle + second_call
 
     starts: list[list[Part]] = [[TEXT_PART], []]
     if thinks:
@@ -356,18 +363,19 @@ def _markup_equals_fields(trial: TemplateTrial, traits: TemplateTraits) -> bool:
 
 def _inputs(trial: TemplateTrial, traits: TemplateTraits) -> TemplateTraits:
     """The variables that the template reads, and whether it lists tools."""
-    switches = [name for name in SWITCHES if name in traits.variables]
+    switches = [name for name in SWITCHES if name in traits.inputs.variables]
     efforts: dict[str, tuple[str, ...]] = {}
     for name in EFFORT_VARIABLES:
-        levels = _levels(trial, name) if name in traits.variables else ()
+        levels = _levels(trial, name) if name in traits.inputs.variables else ()
         if levels:
             efforts[name] = levels
-    return replace(
-        traits,
+    inputs = TemplateInputs(
         tools=_lists_tools(trial, traits),
+        variables=traits.inputs.variables,
         switches=tuple(name for name in switches if _accepts(trial, name, False)),
         efforts=efforts,
     )
+    return replace(traits, inputs=inputs)
 
 
 def _lists_tools(trial: TemplateTrial, traits: TemplateTraits) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from schemas.conversation import EFFORTS, Conversation, Message, Reasoning, Result, Thinking
-from services.templates.traits import TemplateTraits
+from services.templates.traits import TemplateInputs
 
 SWITCHES = ("enable_thinking", "thinking")
 EFFORT_VARIABLES = ("reasoning_effort", "thinking_effort", "reasoning_strength")
@@ -52,7 +52,7 @@ def _without_reasoning(message: Message) -> Message:
 
 def template_variables(
     conversation: Conversation,
-    traits: TemplateTraits,
+    inputs: TemplateInputs,
     *,
     defaults: Mapping[str, Any],
     client: Mapping[str, Any],
@@ -75,19 +75,19 @@ def template_variables(
 
     variables: dict[str, Any] = {}
     if keeps_history:
-        variables |= _that_are_read(KEEP_HISTORY, traits)
+        variables |= _that_are_read(KEEP_HISTORY, inputs)
     variables |= defaults
     if thinking.history != "default":
         chosen = KEEP_HISTORY if keeps_history else DROP_HISTORY
-        variables |= _that_are_read(chosen, traits)
+        variables |= _that_are_read(chosen, inputs)
 
     if conversation.verbosity is not None:
-        variables |= _that_are_read({"verbosity": conversation.verbosity}, traits)
+        variables |= _that_are_read({"verbosity": conversation.verbosity}, inputs)
     if enabled is not None:
-        variables |= _switches(enabled, traits)
-    variables |= _efforts(thinking, enabled, traits)
+        variables |= _switches(enabled, inputs)
+    variables |= _efforts(thinking, enabled, inputs)
     if thinking.budget_tokens is not None and enabled is not False:
-        variables |= _that_are_read(dict.fromkeys(_BUDGETS, thinking.budget_tokens), traits)
+        variables |= _that_are_read(dict.fromkeys(_BUDGETS, thinking.budget_tokens), inputs)
     return {**variables, **client}
 
 
@@ -100,33 +100,33 @@ def _is_enabled(thinking: Thinking) -> bool | None:
     return None if thinking.mode == "default" else True
 
 
-def _that_are_read(variables: Mapping[str, Any], traits: TemplateTraits) -> dict[str, Any]:
+def _that_are_read(variables: Mapping[str, Any], inputs: TemplateInputs) -> dict[str, Any]:
     """The variables that the template reads."""
-    return {name: value for name, value in variables.items() if name in traits.variables}
+    return {name: value for name, value in variables.items() if name in inputs.variables}
 
 
-def _switches(enabled: bool, traits: TemplateTraits) -> dict[str, Any]:
+def _switches(enabled: bool, inputs: TemplateInputs) -> dict[str, Any]:
     """The variables that turn thinking on or off."""
-    variables: dict[str, Any] = dict.fromkeys(traits.switches, enabled)
-    if "thinking_mode" in traits.variables:  # MiniMax M3
+    variables: dict[str, Any] = dict.fromkeys(inputs.switches, enabled)
+    if "thinking_mode" in inputs.variables:  # MiniMax M3
         variables["thinking_mode"] = "enabled" if enabled else "disabled"
     return variables
 
 
-def _efforts(thinking: Thinking, enabled: bool | None, traits: TemplateTraits) -> dict[str, Any]:
+def _efforts(thinking: Thinking, enabled: bool | None, inputs: TemplateInputs) -> dict[str, Any]:
     """The variables with a level of effort."""
-    if enabled is False and _can_be_off(traits):
-        return {name: "none" for name, levels in traits.efforts.items() if "none" in levels}
+    if enabled is False and _can_be_off(inputs):
+        return {name: "none" for name, levels in inputs.efforts.items() if "none" in levels}
     effort = thinking.effort
     if effort not in EFFORTS:
         return {}
-    levels_of = traits.efforts.items()
+    levels_of = inputs.efforts.items()
     return {name: _nearest(effort, levels) for name, levels in levels_of if levels}
 
 
-def _can_be_off(traits: TemplateTraits) -> bool:
-    switched = bool(traits.switches) or "thinking_mode" in traits.variables
-    return switched or any("none" in levels for levels in traits.efforts.values())
+def _can_be_off(inputs: TemplateInputs) -> bool:
+    switched = bool(inputs.switches) or "thinking_mode" in inputs.variables
+    return switched or any("none" in levels for levels in inputs.efforts.values())
 
 
 def _nearest(effort: str, levels: tuple[str, ...]) -> str:

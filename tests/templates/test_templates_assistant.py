@@ -3,7 +3,7 @@
 from typing import Any
 
 from schemas.conversation import Message, Reasoning, Result, Text
-from services.templates.traits import TemplateTraits, ThoughtSeparators
+from services.templates.traits import CallForm, InlineForm, TemplateTraits, ThoughtSeparators
 from tests.kit.conversations import assistant, call, result, user
 from tests.kit.every import for_rows
 from tests.templates.adapting import IDEAL, template_messages
@@ -12,34 +12,38 @@ TURN = assistant(Reasoning("r1"), call("A"), Reasoning("r2"), Text("t2"), call("
 ALTERNATING = assistant(Text("a "), Reasoning("r"), Text("b\n"), Reasoning("s"), call("A"))
 TWO_CALLS = assistant(Text("t"), call("A"), call("B", call_id="c2"))
 EXCLUSIVE = TemplateTraits(
-    reasoning="thinking", all_with_call=False, all_before_call=False, interleaved="split"
+    reasoning="thinking",
+    calls=CallForm(with_all=False, after_all=False),
+    interleaved="split",
 )
 
 
 def inline(**more: Any) -> TemplateTraits:
-    traits: dict[str, Any] = {"text_join": "\n", "call_join": ";", **more}
+    form: dict[str, Any] = {"text_join": "\n", "call_join": ";", **more}
     return TemplateTraits(
         reasoning="reasoning_content",
         interleaved="inline",
-        frame=("[user][assistant]", "[end]"),
-        separators=ThoughtSeparators("<think>", "</think>", "</think>\n"),
-        **traits,
+        inline=InlineForm(
+            frame=("[user][assistant]", "[end]"),
+            separators=ThoughtSeparators("<think>", "</think>", "</think>\n"),
+            **form,
+        ),
     )
 
 
 @for_rows(
     [
         # With the template's own markup, in the content.
-        (TURN, inline(inline_reasoning=True), [("\n<A>;<think>r2</think>t2\n<B>", "r1", [])]),
+        (TURN, inline(reasoning=True), [("\n<A>;<think>r2</think>t2\n<B>", "r1", [])]),
         (
             ALTERNATING,
-            inline(inline_reasoning=True, text_join=""),
+            inline(reasoning=True, text_join=""),
             [("a \n<think>r</think>b\n<think>s</think>\n<A>", "", [])],
         ),
         # Last calls stay in their field where the text is the same.
         (
             TURN,
-            inline(inline_reasoning=True, inline_tail=True),
+            inline(reasoning=True, tail=True),
             [("\n<A>;<think>r2</think>t2", "r1", ["B"])],
         ),
         # Later reasoning is left out rather than moved.
@@ -48,7 +52,7 @@ def inline(**more: Any) -> TemplateTraits:
         (TURN, IDEAL, [("", "r1", ["A"]), ("t2", "r2", ["B"])]),
         (
             TWO_CALLS,
-            TemplateTraits(parallel=False, interleaved="split"),
+            TemplateTraits(calls=CallForm(parallel=False), interleaved="split"),
             [("t", None, ["A"]), ("", None, ["B"])],
         ),
         # Text joins the reasoning where they exclude each other.
@@ -84,7 +88,7 @@ def test_results_of_a_split_turn_follow_their_calls() -> None:
 
 
 def test_calls_that_a_template_never_renders_become_text() -> None:
-    traits = TemplateTraits(arguments=None, tool_role=False)
+    traits = TemplateTraits(calls=CallForm(arguments=None), tool_role=False)
     found = template_messages(user("hi"), assistant(Text("t"), call()), result("r"), traits=traits)
     assert (
         found[1]["content"]

@@ -61,7 +61,7 @@ def probed(source: str) -> tuple[ChatTemplate, TemplateTraits]:
 @for_each(TEMPLATES)
 def test_family_is_found_without_its_model_type(name: str) -> None:
     template, traits = probed(TEMPLATES[name])
-    assert traits.arguments is not None
+    assert traits.calls.arguments is not None
     found = detect_family(template, traits, {"model_type": "llama"})
     assert found is not None
     assert found.family.name == name

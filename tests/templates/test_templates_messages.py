@@ -20,7 +20,7 @@ from schemas.conversation import (
 )
 from services.templates.messages import adapt
 from services.templates.tools import list_tools
-from services.templates.traits import TemplateTraits
+from services.templates.traits import CallForm, InlineForm, TemplateTraits
 from tests.kit.conversations import assistant, call, result, user
 from tests.kit.every import for_rows
 from tests.templates.adapting import NoTemplate, adapted, template_messages
@@ -162,7 +162,7 @@ def test_arguments_are_an_object(arguments: str, value: dict[str, Any]) -> None:
 
 
 def test_argument_strings_have_one_spelling() -> None:
-    traits = TemplateTraits(arguments="string")
+    traits = TemplateTraits(calls=CallForm(arguments="string"))
     for spelling in ('{"b":1,"a":"\\u00e9"}', '{ "b": 1, "a": "é" }'):
         found = called(call(arguments=spelling), traits=traits)
         assert found["function"]["arguments"] == '{"b": 1, "a": "é"}'
@@ -180,7 +180,7 @@ def test_ids_count_by_position_and_those_of_the_model_are_kept(
 ) -> None:
     """Turns that the ledger restored have the model's ids, but not in templates that raise at other
     forms."""
-    traits = TemplateTraits(call_ids=rule)
+    traits = TemplateTraits(calls=CallForm(ids=rule))
     turn = assistant(call(call_id="toolu_x"), call(call_id="toolu_y"))
     found = template_messages(turn, result(call_id="toolu_y"), traits=traits)
     assert [c["id"] for c in found[0]["tool_calls"]] == ids
@@ -243,20 +243,29 @@ TEXTS = st.text("ab \n", max_size=5)
 PARTS = st.builds(Text, TEXTS) | st.builds(Reasoning, TEXTS) | CALLS | RESULTS | st.just(IMAGE)
 ROLES = st.sampled_from(["system", "developer", "user", "assistant", "tool"])
 TURNS = st.lists(st.builds(Message, ROLES, st.lists(PARTS, max_size=4)), max_size=6)
-SWITCHES = (
-    *("ordered", "adjacent_users", "user_after_tool", "tool_role", "tool_name", "parallel"),
-    *("text_with_call", "all_with_call", "all_before_call", "inline_reasoning", "inline_tail"),
+EITHER = st.booleans()
+CALL_FORMS = st.builds(
+    CallForm,
+    arguments=st.sampled_from(["object", "string", None]),
+    ids=st.sampled_from(["client", "short", "counted"]),
+    **dict.fromkeys(("parallel", "with_text", "with_all", "after_all"), EITHER),
 )
+INLINE_FORMS = st.builds(
+    InlineForm,
+    reasoning=EITHER,
+    tail=EITHER,
+    frame=st.just(("[user][assistant]", "[end]")),
+)
+SWITCHES = ("ordered", "adjacent_users", "user_after_tool", "tool_role", "tool_name")
 TRAITS = st.builds(
     TemplateTraits,
     content=st.sampled_from(["text", "parts"]),
     system=st.sampled_from(["anywhere", "first", "none"]),
     reasoning=st.sampled_from(["reasoning_content", "reasoning", "thinking", "part", None]),
-    arguments=st.sampled_from(["object", "string", None]),
-    call_ids=st.sampled_from(["client", "short", "counted"]),
+    calls=CALL_FORMS,
     interleaved=st.sampled_from(["inline", "split", "drop"]),
-    frame=st.just(("[user][assistant]", "[end]")),
-    **dict.fromkeys(SWITCHES, st.booleans()),
+    inline=INLINE_FORMS,
+    **dict.fromkeys(SWITCHES, EITHER),
 )
 
 

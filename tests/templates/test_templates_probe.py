@@ -2,11 +2,12 @@
 ones."""
 
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 from services.templates.chat_template import ChatTemplate
 from services.templates.probe import image_frame, probe
-from services.templates.traits import TemplateTraits, ThoughtSeparators
+from services.templates.traits import InlineForm, TemplateInputs, TemplateTraits, ThoughtSeparators
 from services.tokenization.tokenizer_files import LoadedTokenizer
 from tests.kit.every import for_each, for_rows
 from tests.kit.published import TEMPLATE_FILES, needs_templates
@@ -38,13 +39,14 @@ def test_ideal_template_has_ideal_traits() -> None:
     assert traits == TemplateTraits(
         reasoning="reasoning_content",
         interleaved="inline",
-        inline_reasoning=True,
-        inline_tail=True,
-        frame=("<user>Hello.<end><assistant>", "<end>"),
-        separators=ThoughtSeparators("<think>", "</think>", "</think>\n"),
+        inline=InlineForm(
+            reasoning=True,
+            tail=True,
+            frame=("<user>Hello.<end><assistant>", "<end>"),
+            separators=ThoughtSeparators("<think>", "</think>", "</think>\n"),
+        ),
         closing="<end>",
-        tools=False,
-        variables=traits.variables,
+        inputs=TemplateInputs(tools=False, variables=traits.inputs.variables),
     )
 
 
@@ -69,7 +71,7 @@ def following(role: str) -> str:
         (LOOP, LOOP + refusing("m.role == 'system'"), {"system": "none"}),
         (LOOP, LOOP + refusing(following("user")), {"adjacent_users": False}),
         (LOOP, LOOP + refusing(following("tool")), {"user_after_tool": False}),
-        ("c.function.arguments | tojson", "c.function.arguments", {"arguments": "string"}),
+        ("c.function.arguments | tojson", "c.function.arguments", {"calls.arguments": "string"}),
         (
             ANSWER,
             "{%- if m.role == 'tool' -%}{{ m.name }}:{{ m.content }}{%- elif m.role == 'assistant' -%}",
@@ -79,24 +81,28 @@ def following(role: str) -> str:
         (
             "'\\n<call>' +",
             "raise_exception('id?') if c.id | length != 9 else '\\n<call>' +",
-            {"call_ids": "short"},
+            {"calls.ids": "short"},
         ),
         (
             "'\\n<call>' + c.function.name",
             "'\\n<call>' + c.id + '|functions.'",
-            {"call_ids": "counted"},
+            {"calls.ids": "counted"},
         ),
         (
             "in m.tool_calls or []",
             "in (m.tool_calls or [])[:1]",
-            {"parallel": False, "interleaved": "inline"},
+            {"calls.parallel": False, "interleaved": "inline"},
         ),
-        (CONTENT, "{{ m.content if not m.tool_calls }}\n{%- for c", {"text_with_call": False}),
+        (CONTENT, "{{ m.content if not m.tool_calls }}\n{%- for c", {"calls.with_text": False}),
         ("m.reasoning_content", "m.reasoning", {"reasoning": "reasoning"}),
-        ("m.reasoning_content", "m.nothing", {"reasoning": None, "inline_reasoning": False}),
+        ("m.reasoning_content", "m.nothing", {"reasoning": None, "inline.reasoning": False}),
         ("}}{{ m.content }}", "}}{{ m.content.split('</think>')[-1] }}", {"interleaved": "split"}),
-        (LOOP, "{{ tools | tojson }}" + LOOP, {"tools": True}),
-        (LOOP, "{{ tools | tojson if messages[-1].role == 'user' }}" + LOOP, {"tools": False}),
+        (LOOP, "{{ tools | tojson }}" + LOOP, {"inputs.tools": True}),
+        (
+            LOOP,
+            "{{ tools | tojson if messages[-1].role == 'user' }}" + LOOP,
+            {"inputs.tools": False},
+        ),
         (
             "{{ m.content }}\n{%- endif -%}\n<end>",
             "{{ m.content[0].text }}\n{%- endif -%}\n<end>",
@@ -107,7 +113,7 @@ def following(role: str) -> str:
 def test_each_deviation_is_found(old: str, new: str, expected: dict[str, Any]) -> None:
     assert old in PLAIN
     traits = traits_of(PLAIN.replace(old, new))
-    assert {name: getattr(traits, name) for name in expected} == expected
+    assert {name: attrgetter(name)(traits) for name in expected} == expected
 
 
 NOT_ONE_OF = "reasoning_effort and reasoning_effort not in ('low', 'xhigh', 'none')"
@@ -126,8 +132,8 @@ def test_thinking_variables_are_found(
     source: str, switches: tuple[str, ...], levels: tuple[str, ...] | None
 ) -> None:
     traits = traits_of(source + PLAIN)
-    assert traits.switches == switches
-    assert traits.efforts == ({} if levels is None else {"reasoning_effort": levels})
+    assert traits.inputs.switches == switches
+    assert traits.inputs.efforts == ({} if levels is None else {"reasoning_effort": levels})
 
 
 @for_each(["", "{{ raise_exception('never') }}", "{{ messages }}"])
@@ -139,18 +145,24 @@ def test_useless_template_has_traits_too(source: str) -> None:
 def test_own_template_takes_parts_in_order(demo_tokenizer: LoadedTokenizer) -> None:
     traits = probe(ChatTemplate.of(demo_tokenizer))
     assert traits.ordered
-    assert traits.tools
+    assert traits.inputs.tools
     assert (traits.system, traits.reasoning) == ("anywhere", "reasoning_content")
-    assert traits.switches == ("enable_thinking",)
+    assert traits.inputs.switches == ("enable_thinking",)
 
 
 PUBLISHED: list[tuple[str, dict[str, Any]]] = [
-    ("qwen3_8", {"system": "first", "efforts": {"reasoning_effort": ("low", "medium", "xhigh")}}),
-    ("nemotron_3_nano", {"separators": ("<think>\n", *["\n</think>\n"] * 2)}),
-    ("gptoss", {"parallel": False, "all_before_call": False, "interleaved": "split"}),
-    ("gemma4_v5", {"text_with_call": False, "all_before_call": True, "interleaved": "split"}),
-    ("deepseekv3", {"system": "first", "arguments": "string", "tools": False}),
-    ("gemma", {"system": "none", "adjacent_users": False, "tool_role": False, "arguments": None}),
+    (
+        "qwen3_8",
+        {"system": "first", "inputs.efforts": {"reasoning_effort": ("low", "medium", "xhigh")}},
+    ),
+    ("nemotron_3_nano", {"inline.separators": ("<think>\n", *["\n</think>\n"] * 2)}),
+    ("gptoss", {"calls.parallel": False, "calls.after_all": False, "interleaved": "split"}),
+    ("gemma4_v5", {"calls.with_text": False, "calls.after_all": True, "interleaved": "split"}),
+    ("deepseekv3", {"system": "first", "calls.arguments": "string", "inputs.tools": False}),
+    (
+        "gemma",
+        {"system": "none", "adjacent_users": False, "tool_role": False, "calls.arguments": None},
+    ),
 ]
 
 
@@ -158,7 +170,7 @@ PUBLISHED: list[tuple[str, dict[str, Any]]] = [
 @for_rows(PUBLISHED)
 def test_published_templates_have_the_expected_traits(name: str, expected: dict[str, Any]) -> None:
     traits = traits_of(TEMPLATE_FILES[name].read_text())
-    assert {trait: getattr(traits, trait) for trait in expected} == expected
+    assert {trait: attrgetter(trait)(traits) for trait in expected} == expected
 
 
 @needs_templates

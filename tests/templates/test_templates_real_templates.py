@@ -88,7 +88,7 @@ def filled(
     return {
         "messages": adapt(conversation, traits, template).messages,
         "tools": list_tools(conversation.tools),
-        "variables": template_variables(conversation, traits, defaults={}, client={}),
+        "variables": template_variables(conversation, traits.inputs, defaults={}, client={}),
     }
 
 
@@ -108,9 +108,9 @@ def lost(template: ChatTemplate) -> set[str]:
     reasoning, and is dropped with it at the next user.
     """
     traits = traits_of(template)
-    if traits.arguments is not None and "ns.is_first = true" in template.source:
+    if traits.calls.arguments is not None and "ns.is_first = true" in template.source:
         return {"say3z"}
-    return set() if traits.all_before_call else {"say1z"}
+    return set() if traits.calls.after_all else {"say1z"}
 
 
 @for_each(TEMPLATES)

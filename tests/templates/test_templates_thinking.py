@@ -4,7 +4,7 @@ from typing import Any
 
 from schemas.conversation import Conversation, Thinking, ToolSpec
 from services.templates.thinking import template_variables
-from services.templates.traits import TemplateTraits
+from services.templates.traits import TemplateInputs
 from tests.kit.conversations import user
 from tests.kit.every import for_rows
 
@@ -12,7 +12,7 @@ NAMES = (
     "enable_thinking thinking thinking_mode thinking_budget reasoning_effort preserve_thinking "
     "clear_thinking truncate_history_thinking"
 )
-ALL_NAMES = TemplateTraits(
+ALL_NAMES = TemplateInputs(
     variables=frozenset(NAMES.split()),
     switches=("enable_thinking", "thinking"),
     efforts={"reasoning_effort": ("none", "low", "medium", "high")},
@@ -22,7 +22,7 @@ ALL_NAMES = TemplateTraits(
 def variables(
     thinking: Thinking | None = None,
     *,
-    traits: TemplateTraits = ALL_NAMES,
+    inputs: TemplateInputs = ALL_NAMES,
     tools: bool = False,
     defaults: dict[str, Any] | None = None,
     own: dict[str, Any] | None = None,
@@ -33,17 +33,17 @@ def variables(
         tools=[ToolSpec("t")] if tools else [],
         thinking=thinking or Thinking(),
     )
-    return template_variables(conversation, traits, defaults=defaults or {}, client=own or {})
+    return template_variables(conversation, inputs, defaults=defaults or {}, client=own or {})
 
 
 OFF = {"enable_thinking": False, "thinking": False, "thinking_mode": "disabled"}
 ON = {"enable_thinking": True, "thinking": True, "thinking_mode": "enabled"}
 
 
-def levels(*names: str) -> TemplateTraits:
+def levels(*names: str) -> TemplateInputs:
     """A template that always thinks, as much as one variable says."""
     variable = "reasoning_effort"
-    return TemplateTraits(variables=frozenset({variable}), efforts={variable: names})
+    return TemplateInputs(variables=frozenset({variable}), efforts={variable: names})
 
 
 GPT_OSS = levels("low", "medium", "high")
@@ -55,7 +55,7 @@ GPT_OSS = levels("low", "medium", "high")
         (Thinking(), ALL_NAMES, {}),
         (Thinking("enabled"), ALL_NAMES, ON),
         (Thinking("disabled", effort="high"), ALL_NAMES, {**OFF, "reasoning_effort": "none"}),
-        (Thinking("disabled", effort="low", budget_tokens=1), TemplateTraits(), {}),
+        (Thinking("disabled", effort="low", budget_tokens=1), TemplateInputs(), {}),
         # A budget is set only while thinking.
         (Thinking("enabled", budget_tokens=512), ALL_NAMES, {**ON, "thinking_budget": 512}),
         # The nearest level of the template; between two levels the greater wins.
@@ -68,9 +68,9 @@ GPT_OSS = levels("low", "medium", "high")
     ]
 )
 def test_thinking_sets_the_variables_that_the_template_reads(
-    thinking: Thinking, traits: TemplateTraits, expected: dict[str, Any]
+    thinking: Thinking, inputs: TemplateInputs, expected: dict[str, Any]
 ) -> None:
-    assert variables(thinking, traits=traits) == expected
+    assert variables(thinking, inputs=inputs) == expected
 
 
 def test_client_precedes_operator_and_model() -> None:
@@ -83,7 +83,7 @@ def test_client_precedes_operator_and_model() -> None:
     assert found == {**operator, **ON, **own}
 
     brief = Conversation("m", [], verbosity="low")
-    reads = TemplateTraits(variables=frozenset({"verbosity"}))
+    reads = TemplateInputs(variables=frozenset({"verbosity"}))
     found = template_variables(brief, reads, defaults={"verbosity": "high"}, client={})
     assert found == {"verbosity": "low"}
 

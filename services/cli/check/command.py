@@ -42,7 +42,7 @@ def check(sources: Sources, /) -> int:
         raise CommandError(f"model: {' '.join(str(error).split())}") from error
     window = examine_servers(stages["worker"])
     window = min(filter(None, (window, setup.max_model_len)))
-    tools = "" if setup.traits.tools else NO_TOOLS
+    tools = "" if setup.traits.inputs.tools else NO_TOOLS
     print(f"{setup.card.name}: {setup.family.title}, {window:,} tokens{tools}")
     return CLEAN
 

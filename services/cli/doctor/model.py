@@ -42,7 +42,7 @@ def check_model(
     )
     yield Finding("ok", "tokenizer", f"{tokens}; {encoder.name} ({encoder.reason}); {parts}")
     engine = f"{setup.template.renderer.engine} ({setup.template.renderer.reason})"
-    if setup.traits.tools:
+    if setup.traits.inputs.tools:
         yield Finding("ok", "template", f"renders tools; {engine}")
     else:
         remedy = "renders no tools: name another with --chat-template"
@@ -85,10 +85,10 @@ def describe_history(traits: TemplateTraits) -> str:
         "drop": "with later reasoning left out",
     }
     results = "with" if traits.tool_role else "as user messages, without"
-    call_ids = "as they came" if traits.call_ids == "client" else "by position"
+    call_ids = "as they came" if traits.calls.ids == "client" else "by position"
     facts = (
         f"reasoning {reasoning}",
-        f"calls: {calls[traits.arguments]}",
+        f"calls: {calls[traits.calls.arguments]}",
         f"results {results} a role of their own",
         f"later instructions {system[traits.system]}",
         f"reasoning between calls {several[traits.interleaved]}",
