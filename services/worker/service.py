@@ -67,7 +67,7 @@ class Worker(Service):
         self._observer = WorkerObserver(process)
         self._output = TokenOutput(process, model, self._observer)
         self._turns = self._output.turns
-        self._kv = open_publisher(process, engine, info, model)
+        self._kv = open_publisher(process, engine, info, model, self.follow_engine)
         self._opener = TurnOpener(
             process, engine, info, kv=self._kv, turns=self._turns, observer=self._observer
         )
@@ -244,14 +244,19 @@ class Worker(Service):
         self._process.stop(failure=f"the engine died: {self._engine.death()}")
 
     def follow_engine(self) -> None:
-        """Describes the engine with the adapters and weights that it has now. With other weights,
-        turns that have not started are opened again."""
+        """Describes the engine as it is now: its adapters, its weights, and whether its blocks are
+        reported. With other weights, turns that have not started are opened again."""
         card = self.models[0]
         adapters = offered_adapters(self._engine, self._info)
         version = card.weights_version
         if isinstance(self._engine, UpdatableEngine):
             version = self._engine.weights_version
-        self.models = [msgspec.structs.replace(card, adapters=adapters, weights_version=version)]
+        block_tokens = card.block_tokens if self._kv.predicts else 0
+        self.models = [
+            msgspec.structs.replace(
+                card, adapters=adapters, weights_version=version, block_tokens=block_tokens
+            )
+        ]
         if adapters != card.adapters:
             self._observer.adapters_changed(adapters)
         if version != card.weights_version:

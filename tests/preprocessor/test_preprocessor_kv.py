@@ -64,7 +64,13 @@ class Pair:
     ) -> KvPublisher:
         self.process = await self.make("worker", f"{self.model}-{name}")
         self.process.serve(Reported(ModelCard(self.model, block_tokens=SIZE)))
-        publisher = KvPublisher(self.process, self.model, self.blocks, events)
+
+        def describe_again() -> None:
+            self.process.serve(Reported(ModelCard(self.model)))
+
+        publisher = KvPublisher(
+            self.process, self.model, self.blocks, events, on_change=describe_again
+        )
         await publisher.start()
         await self.process.bus.flush()  # subscribed before anyone answers
         self.process.heartbeats.send()

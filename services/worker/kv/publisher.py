@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -49,6 +49,9 @@ class Kv:
     """What a worker records of its engine's KV cache. This one records nothing, because prompts
     share no blocks; a `KvPublisher` does."""
 
+    predicts = True
+    """Whether the worker reports what its cache holds; once False, for good."""
+
     @property
     def shares_any_beginning(self) -> bool:
         """Whether prompts share whatever blocks they begin with, as far as is known; else only up
@@ -94,15 +97,17 @@ class KvPublisher(Kv):
         model: str,
         index: KvBlockIndex,
         events: AsyncIterator[KvEvent] | None = None,
+        *,
+        on_change: Callable[[], None],
     ) -> None:
-        """`events`: the engine's KV events; None: the index assumes what the cache does."""
+        """`events`: the engine's KV events; None: the index assumes what the cache does;
+        `on_change`: called when `predicts` has changed."""
         self._process = process
         self._model = model
         self._index = index
         self._events = events
+        self._on_change = on_change
         index.followed = False
-        self.predicts = True
-        """Whether the worker reports what its cache holds."""
         self._ended: deque[_Chain] = deque()
         """The blocks of ended turns that are not in the index yet."""
         self._updates = KvUpdates(process.id, index)
@@ -136,11 +141,8 @@ class KvPublisher(Kv):
         self.predicts = False
         self._is_off.set(1)
         self._process.log.warning("worker.kv_prediction_off", reason=self._index.unpredictable)
-        heartbeats = self._process.heartbeats
-        heartbeats.service.models = [
-            msgspec.structs.replace(card, block_tokens=0) for card in heartbeats.service.models
-        ]
-        heartbeats.send_soon()
+        self._on_change()
+        self._process.heartbeats.send_soon()
         self._publish_soon()
 
     # -- prompts and turns
@@ -242,7 +244,9 @@ class KvPublisher(Kv):
         delivery.reply(msgspec.json.encode(snapshot))
 
 
-def open_publisher(process: Process, engine: Engine, info: EngineInfo, model: str) -> Kv:
+def open_publisher(
+    process: Process, engine: Engine, info: EngineInfo, model: str, on_change: Callable[[], None]
+) -> Kv:
     """Returns the publisher of an engine; `NO_KV` if its prompts share no blocks."""
     if info.block_tokens is None or "prefix_cache" not in info.features:
         return NO_KV
@@ -250,4 +254,4 @@ def open_publisher(process: Process, engine: Engine, info: EngineInfo, model: st
     if "kv_events" in info.features:
         events = engine.kv_events()
     index = KvBlockIndex(info.block_tokens, info.kv_tokens, info.recomputed_blocks)
-    return KvPublisher(process, model, index, events)
+    return KvPublisher(process, model, index, events, on_change=on_change)
