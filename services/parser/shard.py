@@ -8,63 +8,22 @@ the frontend still gets one turn.
 from typing import Final
 
 import msgspec
-from msgspec.structs import replace
 
 from schemas.control import Replay, StreamPosition
-from schemas.conversation import ToolSpec
 from schemas.errors import STREAM_GONE
 from schemas.frames import TokenEntry
 from schemas.requests import ABSENT, ParseContext
 from services.families import find_family
 from services.families.family import VERBATIM
+from services.parser.contexts import ContextDecoder, frontend_of
 from services.parser.traced_parse import TracedParse
 from services.parser.turn_parse import TurnParse
 from services.parser.turn_stream import TurnStream
-from services.runtime.caches.memo import Memo
 from services.runtime.storage.seal import Sealer
 from services.tokenization.detokenizer import FamilyVocabulary, Vocabulary
 
-MIN_BYTES: Final = 1024
-"""A smaller context is decoded at once: looking up its tools would take longer."""
-TOOLS_BYTES: Final = 2 * 1024 * 1024
-"""Bytes of the tool lists that are kept, as JSON: those of some 70 agents."""
 MAX_FAMILIES: Final = 16
 """Families with a vocabulary: the model's one, `VERBATIM`, and those that requests describe."""
-
-
-class _ContextParts(msgspec.Struct):
-    frontend: str
-    tools: msgspec.Raw = ABSENT
-
-
-_decode = msgspec.json.Decoder(ParseContext).decode
-_decode_parts = msgspec.json.Decoder(_ContextParts).decode
-_decode_tool_list = msgspec.json.Decoder(list[ToolSpec]).decode
-
-
-class ContextDecoder:
-    """Decodes parse contexts.
-
-    A session has the same tools in all its turns. They are decoded once and shared by all open
-    turns: 25 decoded tools take 130 KB, and their decoding half of a context's time.
-    """
-
-    def __init__(self) -> None:
-        self._tools = Memo[list[ToolSpec]](TOOLS_BYTES)
-
-    def decode(self, raw: msgspec.Raw) -> ParseContext:
-        """Decodes a context; its tools must not be changed. Raises msgspec.DecodeError."""
-        data = bytes(raw)
-        if len(data) < MIN_BYTES:
-            return _decode(data)
-        tools = bytes(_decode_parts(data).tools)
-        # Only the field has these bytes: quotes inside of strings are escaped, and no other field
-        # has this name.
-        head, field, tail = data.partition(b'"tools":' + tools)
-        if not field:
-            return _decode(data)
-        context = _decode(head + b'"tools":[]' + tail)
-        return replace(context, tools=self._tools.get(tools, _decode_tool_list))
 
 
 class Shard:
@@ -133,7 +92,7 @@ class Shard:
         """Opens a turn that can only fail, for an entry with an invalid parse context. Returns None
         if its frontend cannot be read either."""
         try:
-            frontend = _decode_parts(entry.context).frontend
+            frontend = frontend_of(entry.context)
         except msgspec.DecodeError:
             return None
         context = ParseContext(model="", family=VERBATIM.name, frontend=frontend, prompt_tokens=0)

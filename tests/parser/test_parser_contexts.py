@@ -8,7 +8,7 @@ import msgspec
 from schemas.conversation import ToolSpec
 from schemas.ledger import LedgerContext
 from schemas.requests import ParseContext
-from services.parser.shard import TOOLS_BYTES, ContextDecoder
+from services.parser.contexts import TOOLS_BYTES, ContextDecoder
 from tests.kit.every import for_each
 
 NESTED = {
