@@ -24,6 +24,7 @@ from services.frontend.apis.responses.parse.compaction import (
     ends_in_trigger,
 )
 from services.frontend.apis.responses.parse.items import ItemReader
+from services.frontend.apis.responses.parse.tool_reader import read_tools
 from services.frontend.apis.responses.parse.tools import RequestTools
 from services.frontend.apis.responses.render.events import KEEPALIVE
 from services.frontend.apis.responses.render.items import ResponsesShape
@@ -100,7 +101,7 @@ class Responses:
             counting: only the size of the prompt is needed.
         """
         body = decoded.body
-        tools = RequestTools.read(body.tools or [], self._tools, self._served)
+        tools = read_tools(body.tools or [], self._tools, self._served)
         if decoded.references:
             raise not_found("Item", decoded.references[0], "input")
         compacting = ends_in_trigger(decoded) or compacting

@@ -13,6 +13,7 @@ from services.frontend.apis.responses import wire
 from services.frontend.apis.responses.parse import content
 from services.frontend.apis.responses.parse.history import ItemHistory
 from services.frontend.apis.responses.parse.members import convert, convert_item
+from services.frontend.apis.responses.parse.tool_reader import add_tools
 from services.frontend.apis.responses.parse.tool_specs import SEARCH_KIND, TOOL_SEARCH
 from services.frontend.apis.responses.parse.tools import RequestTools
 from services.frontend.content.hosted_tools import (
@@ -122,14 +123,14 @@ class ToolCallReader:
             self._read_own_result(item, self._searches.popleft(), field_path)
             return
         if item.execution == "server" or call_id is None:
-            self._tools.add(item.tools, f"{field_path}.tools")
+            add_tools(self._tools, item.tools, f"{field_path}.tools")
             return
-        names = self._tools.add(item.tools, f"{field_path}.tools", from_search=True)
+        names = add_tools(self._tools, item.tools, f"{field_path}.tools", from_search=True)
         self._history.add_result(call_id, found_tools(names), field_path)
 
     def _read_own_result(self, item: wire.MoreTools, call: Call, field_path: str) -> None:
         """Adds the result of a search of this server, as it was when it ran."""
-        names = self._tools.add(item.tools, f"{field_path}.tools", from_search=True)
+        names = add_tools(self._tools, item.tools, f"{field_path}.tools", from_search=True)
         result = HostedResult(call.call_id, call.name, SEARCH_KIND, call.arguments, tools=names)
         if item.status == "incomplete":
             argument = hosted_argument(SEARCH_KIND, call.arguments)

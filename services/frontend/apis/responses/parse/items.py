@@ -14,6 +14,7 @@ from services.frontend.apis.responses.parse.content import AS_TEXT, IGNORED, hos
 from services.frontend.apis.responses.parse.history import ItemHistory
 from services.frontend.apis.responses.parse.members import convert, convert_item
 from services.frontend.apis.responses.parse.reasoning import ReasoningReader
+from services.frontend.apis.responses.parse.tool_reader import add_tools
 from services.frontend.apis.responses.parse.tools import RequestTools
 from services.frontend.apis.shared.decode import is_set, tags_of
 from services.frontend.apis.shared.unknown_parts import is_unknown_question, members, part_type
@@ -98,9 +99,8 @@ class ItemReader:
             case "tool_search_output":
                 self._calls.read_found_tools(convert(wire.MoreTools, raw, field_path), field_path)
             case "additional_tools":
-                self._tools.add(
-                    convert(wire.MoreTools, raw, field_path).tools, f"{field_path}.tools"
-                )
+                added = convert(wire.MoreTools, raw, field_path).tools
+                add_tools(self._tools, added, f"{field_path}.tools")
             case "configuration_update":
                 self._update_settings(convert(wire.ConfigurationUpdate, raw, field_path))
             case "compaction":
