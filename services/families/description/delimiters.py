@@ -11,7 +11,7 @@ from services.families.grammar.shapes import HOLE, Shape
 
 BLANKS: Final = "{ws}"
 _ENDLESS: Final = re.compile(r"\{\w+\}\Z")
-"""Matches a hole at the end, of which no text says where it ends."""
+"""Matches a hole at the end: no fixed text follows it."""
 _EDGE: Final = re.compile(r"^(?:\{ws\}|\s)+|(?:\{ws\}|\s)+$")
 _TAG_BEFORE_NAME: Final = re.compile(r">(?=\{(?:plain_)?name\})")
 _TOKEN: Final = re.compile(r"<[^<>\s{}]+>|\[/?[A-Z_]{2,}\]|[^\x00-\u02ff]\S*[^\x00-\u02ff]")

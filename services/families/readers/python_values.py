@@ -51,33 +51,44 @@ class _InnerQuotes:
     or as one that runs on into the next argument.
     """
 
-    __slots__ = ("_at_start", "_certain", "_count", "_quote", "escaped")
+    __slots__ = ("_at_start", "_certain", "_count", "_escaped", "_quote", "_strict")
 
-    def __init__(self, quote: str) -> None:
+    def __init__(self, quote: str, *, strict: bool) -> None:
         self._quote = quote
+        self._strict = strict
         self._count = 0
         self._at_start = False
         self._certain = True
-        self.escaped = False
+        self._escaped = False
         """There are escaped quotes, too."""
 
-    def add(self, before: str, after: str) -> None:
-        """Adds a quote between the character `before`, empty at the start of the string, and the
-        text `after`."""
+    def look(self, scanner: Scanner, before: str) -> Reader[bool]:
+        """Adds the quote that is here, if one is; returns whether the string may go on. `before`:
+        the character before, empty at the start of the string."""
+        quote = self._quote
+        if (yield from scanner.peek(len(quote))) == quote:
+            ahead = yield from scanner.peek(len(quote) + _LOOK_AHEAD)
+            self._add(before, ahead[len(quote) :])
+        return not (self._strict and self._count)
+
+    def look_at_escape(self, scanner: Scanner) -> Reader[None]:
+        """Notes the escape that is here, if it is one of a quote."""
+        if not self._escaped:
+            pair = yield from scanner.peek(2)
+            self._escaped = pair[1:] == self._quote[0]
+
+    def _add(self, before: str, after: str) -> None:
         if not self._count:
             self._at_start = not before
             self._certain = len(self._quote) > 1 or _GOES_ON(after) is None
         self._count += 1
         self._certain = self._certain and before != "="
 
-    def __bool__(self) -> bool:
-        return bool(self._count)
-
     def are_certain(self, last: str) -> bool:
         """Whether a string that ends after the character `last` has only one reading."""
         at_edge = self._at_start or last == self._quote
         is_unpaired = self._count % 2 == 1 and at_edge
-        return not self._count or (self._certain and not is_unpaired and not self.escaped)
+        return not self._count or (self._certain and not is_unpaired and not self._escaped)
 
 
 class PythonValues(Values):
@@ -103,7 +114,7 @@ class PythonValues(Values):
             return True
         quote = yield from self._opening(scanner)
         plain, trigger = _PLAIN_PYTHON[quote[0]]
-        inner = _InnerQuotes(quote)
+        inner = _InnerQuotes(quote, strict=strict)
         next_counts = ("", "=", quote[0])
         """Texts after which the next character counts."""
         last = ""
@@ -127,21 +138,18 @@ class PythonValues(Values):
                 continue
             char = scanner.text[scanner.position]
             if char == "\\":
-                inner.escaped = inner.escaped or (yield from scanner.peek(2))[1:] == quote[0]
+                yield from inner.look_at_escape(scanner)
                 if not (yield from self.escape(scanner, write)):
                     return False
             elif char == quote[0] and (yield from self._closes(scanner, quote)):
                 scanner.position += len(quote)
                 write('"')
                 return inner.are_certain(last)
-            else:
-                if (yield from scanner.peek(len(quote))) == quote:
-                    after = yield from scanner.peek(len(quote) + _LOOK_AHEAD)
-                    inner.add(last, after[len(quote) :])
-                if strict and inner:
-                    return False
+            elif (yield from inner.look(scanner, last)):
                 scanner.position += 1
                 write(escaped(char))
+            else:
+                return False
             last = char
 
     def _is_quote(self, scanner: Scanner) -> Reader[bool]:

@@ -98,12 +98,8 @@ class _PythonCallReader:
         """Reads one call, from its name to its closing bracket; a block that fails in between stays
         open."""
         turn = self._turn
-        opening = yield from turn.scanner.match(_CALL)
-        if opening is None:
-            return False
-        name = turn.tools.registered_name(opening[1]["name"])
-        unmarked = not self._grammar.marker and not self._any and turn.started
-        if unmarked and name not in turn.tools:
+        name = yield from self._name()
+        if not name:
             return False
         arguments = ArgumentWriter(turn.blocks)
         while (yield from self._another_argument()):
@@ -122,6 +118,17 @@ class _PythonCallReader:
             return False
         turn.blocks.close()
         return True
+
+    def _name(self) -> Reader[str]:
+        """Passes a call's name and opening bracket; "" where no call begins. In running text, where
+        no marker opened the call, it must be one of a tool of the request."""
+        turn = self._turn
+        opening = yield from turn.scanner.match(_CALL)
+        if opening is None:
+            return ""
+        name = turn.tools.registered_name(opening[1]["name"])
+        unmarked = not self._grammar.marker and not self._any and turn.started
+        return "" if unmarked and name not in turn.tools else name
 
     def _ends(self) -> Reader[bool]:
         """Whether a call ends after its closing bracket. Outside of a list a line may do that; so
