@@ -7,7 +7,7 @@ import pytest
 
 from schemas.conversation import Message, Text
 from services.frontend.apis.shared.content import base64_size
-from services.frontend.apis.shared.decode import mend_surrogates
+from services.frontend.apis.shared.surrogates import mend_surrogates
 from tests.kit.bodies import (
     APIS,
     CHAT,

@@ -24,7 +24,8 @@ from services.frontend.apis.chat.render import (
     chat_stream,
 )
 from services.frontend.apis.shared.client import Headers, header_flag, with_client
-from services.frontend.apis.shared.decode import BodyDecoder, ToolList, is_set, share_texts
+from services.frontend.apis.shared.decode import BodyDecoder, ToolList, share_texts
+from services.frontend.apis.shared.field_types import is_set
 from services.frontend.apis.shared.openai.chunks import PING
 from services.frontend.apis.shared.openai.wording import (
     Explainer,

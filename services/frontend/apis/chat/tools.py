@@ -9,7 +9,8 @@ from msgspec import Raw, Struct
 from schemas.conversation import Grammar, HostedTool, Text, ToolChoice, ToolSpec
 from schemas.errors import Invalid
 from services.frontend.apis.chat import wire
-from services.frontend.apis.shared.decode import ToolList, is_set
+from services.frontend.apis.shared.decode import ToolList
+from services.frontend.apis.shared.field_types import is_set
 from services.frontend.apis.shared.openai.wording import invalid_value, missing_parameter
 from services.frontend.apis.shared.tools import checked_grammar
 from services.frontend.content.hosted_tools import hosted_spec, missing_tools

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
-from services.frontend.apis.shared.decode import NULL, Limit, Name
+from services.frontend.apis.shared.field_types import NULL, Limit, Name
 from services.frontend.apis.shared.openai.chunks import Logprobs, UsageAnswer
 from services.frontend.apis.shared.sampling_fields import OpenAIFields
 

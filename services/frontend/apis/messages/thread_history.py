@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from schemas.errors import Invalid, NotFound
 from services.frontend.apis.messages import wire, wire_answers
 from services.frontend.apis.messages.tools import MessagesTools, ToolsReader
-from services.frontend.apis.shared.decode import NULL
+from services.frontend.apis.shared.field_types import NULL
 from services.frontend.stored.record import StoredReply
 
 PREVIOUS = "thread.previous_message_id"

@@ -9,13 +9,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import Meta, Raw, Struct
 
-from services.frontend.apis.shared.decode import (
-    NULL,
-    Integer,
-    JsonObject,
-    Limit,
-    raw_default,
-)
+from services.frontend.apis.shared.field_types import NULL, Integer, JsonObject, Limit, raw_default
 from services.frontend.apis.shared.sampling_fields import Nvext, SamplingFields
 
 UNSEALED = "unsealed"

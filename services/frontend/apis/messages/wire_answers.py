@@ -5,7 +5,7 @@ from typing import Any, Literal, TypeAlias
 
 from msgspec import UNSET, Struct, UnsetType
 
-from services.frontend.apis.shared.decode import JsonObject
+from services.frontend.apis.shared.field_types import JsonObject
 
 
 class TextContent(Struct, tag="text"):

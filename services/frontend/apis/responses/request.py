@@ -35,7 +35,7 @@ from services.frontend.apis.responses.render.response_renderer import (
 from services.frontend.apis.responses.render.stream import ResponsesStream
 from services.frontend.apis.responses.render.summary_stream import SummaryStream
 from services.frontend.apis.shared.client import Headers
-from services.frontend.apis.shared.decode import is_set
+from services.frontend.apis.shared.field_types import is_set
 from services.frontend.turns.compaction import request_summary
 from services.frontend.turns.interfaces import Dialect, ParsedRequest, RenderInfo
 from services.runtime.caches.memo import Memo

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import Meta, Raw, Struct
 
-from services.frontend.apis.shared.decode import MAX_INTEGER, NULL, Integer, Limit, Name
+from services.frontend.apis.shared.field_types import MAX_INTEGER, NULL, Integer, Limit, Name
 from services.frontend.apis.shared.sampling_fields import CacheLifetime, Nvext, SamplingFields
 
 Includable: TypeAlias = Literal[

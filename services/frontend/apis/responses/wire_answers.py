@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from services.frontend.apis.responses import wire
-from services.frontend.apis.shared.decode import JsonObject
+from services.frontend.apis.shared.field_types import JsonObject
 
 TokenLogprobs: TypeAlias = list[dict[str, Any]]
 """The log probability of each token, with the likeliest tokens at its place."""

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from schemas.conversation import Sampling
-from services.frontend.apis.shared.decode import (
+from services.frontend.apis.shared.field_types import (
     MAX_INTEGER,
     Integer,
     JsonObject,

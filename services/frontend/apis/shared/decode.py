@@ -1,46 +1,20 @@
 """Decodes request bodies into typed Structs, and shares parts that requests repeat. All defects of
 the JSON are reported as `Invalid`."""
 
-import re
 from collections.abc import Callable, Iterator
-from typing import Annotated, Any, Generic, TypeAlias, TypeVar, get_args
+from typing import Any, Generic, TypeAlias, TypeVar, get_args
 
 import msgspec
-from msgspec import Meta, Raw, Struct
+from msgspec import Raw, Struct
 
 from schemas.conversation import Conversation, Text, ToolSpec
 from schemas.errors import Invalid
+from services.frontend.apis.shared.field_types import FORMS, NULL
+from services.frontend.apis.shared.surrogates import decode_mended, mend_surrogates
 from services.frontend.apis.shared.unknown_parts import RequestParts
 from services.frontend.apis.shared.validation import UnknownValue, parse_message
 from services.runtime.caches.memo import Memo
 
-MAX_INTEGER = 2**63 - 1
-Integer = Annotated[int, Meta(ge=-(2**63), le=MAX_INTEGER)]
-"""An integer of the bus's format; the limits of every engine are narrower."""
-Limit = Annotated[int, Meta(ge=0, le=MAX_INTEGER)]
-"""A number of tokens."""
-Share = Annotated[float, Meta(ge=0.0, le=1.0)]
-Name = Annotated[str, Meta(min_length=1, max_length=64, pattern="^[a-zA-Z0-9_-]+$")]
-"""A tool's name in OpenAI's APIs."""
-JsonObject: TypeAlias = Annotated[Raw, Meta(extra_json_schema={"type": "object"})]
-"""An object that keeps its spelling."""
-RefusedField = Annotated[
-    Raw, Meta(extra_json_schema={"type": "null", "description": "Not supported here."})
-]
-"""A field that this server lacks: ignored, it would change the answer silently."""
-FORMS = (
-    "guided_json",
-    "guided_regex",
-    "guided_choice",
-    "guided_grammar",
-    "structured_outputs",
-    "json_schema",
-    "regex",
-    "ebnf",
-    "structural_tag",
-    "chat_template",
-)
-"""Fields of vLLM and SGLang for the form of the output, and for the chat template."""
 _DECISIVE = (
     "messages",
     "input",
@@ -92,15 +66,6 @@ Explain: TypeAlias = Callable[[bytes, str], Invalid]
 Refuse: TypeAlias = Callable[[str], Invalid]
 """Makes the error for a field of another API, by its name."""
 
-
-def raw_default(json: bytes) -> Any:
-    """The default of a raw member. A factory, since msgspec's schema generator cannot write a `Raw`
-    default."""
-    return msgspec.field(default_factory=lambda: Raw(json))
-
-
-NULL = raw_default(b"null")
-
 MAX_OBJECTS = 250_000
 MAX_VALUES = 4_000_000
 """Limits of a body's objects and lists, and of its commas. msgspec holds the interpreter's lock
@@ -110,12 +75,6 @@ MIN_SHARED_CHARS = 4096
 """A shorter text is not shared."""
 _SHARED_MESSAGES = 2
 """Some clients send instructions as messages, or put them before the user's first words."""
-_ESCAPE = re.compile(rb"\\(?:u([0-9a-fA-F]{4})(?:\\u([dD][c-fC-F][0-9a-fA-F]{2}))?|.)", re.DOTALL)
-
-
-def is_set(raw: Raw) -> bool:
-    """Whether a raw member is present and not null."""
-    return bytes(raw) != b"null"
 
 
 def is_json(text: str, shape: Any) -> bool:
@@ -207,21 +166,6 @@ def _has_too_many_values(body: bytes) -> bool:
     return len(body) > MAX_VALUES and body.count(b",") > MAX_VALUES
 
 
-def decode_mended(decode: Decode[T], body: bytes) -> T:
-    """Decodes a body, with `mend_surrogates` if necessary. Raises as `decode`."""
-    try:
-        return decode(body)
-    except msgspec.ValidationError:
-        raise
-    except msgspec.DecodeError:
-        # Only after a failure: searching 240 KB takes 290 us, more than decoding, and msgspec
-        # refuses every lone half.
-        mended = mend_surrogates(body)
-        if mended is body:
-            raise
-        return decode(mended)
-
-
 class BodyDecoder(Generic[B, L]):
     """Decodes request bodies. `tools`, which a session repeats in every request, are read once."""
 
@@ -283,28 +227,3 @@ def share_texts(conversation: Conversation, texts: Memo[Any]) -> None:
         for index, part in enumerate(parts):
             if isinstance(part, Text) and len(part.text) >= MIN_SHARED_CHARS:
                 parts[index] = texts.get(part.text, Text)
-
-
-def mend_surrogates(body: bytes) -> bytes:
-    r"""Replaces every lone half of a surrogate pair such as `\ud83d\ude00` by U+FFFD.
-
-    Agents cut tool results at a number of UTF-16 units, even inside an emoji. The history then
-    keeps half a pair, and a server that refuses it ends the conversation.
-    """
-    if b"\\ud" not in body and b"\\uD" not in body:
-        return body
-    return _ESCAPE.sub(_mend_pair, body)
-
-
-def _mend_pair(match: re.Match[bytes]) -> bytes:
-    first, second = match.groups()
-    if first is None:
-        return match.group()
-    is_high = 0xD800 <= int(first, 16) <= 0xDBFF
-    is_low = 0xDC00 <= int(first, 16) <= 0xDFFF
-    if is_high and second:
-        return match.group()
-    mended = b"\\ufffd" if is_high or is_low else b"\\u" + first
-    if second:
-        mended += b"\\ufffd"
-    return mended

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from schemas.conversation import Conversation, Hints, OutputFormat, Sampling
 from schemas.errors import Invalid
-from services.frontend.apis.shared.decode import MAX_INTEGER, Integer, Limit, Share
+from services.frontend.apis.shared.field_types import MAX_INTEGER, Integer, Limit, Share
 from services.frontend.apis.shared.openai.wording import CacheTtl, unsupported
 
 _Penalty = Annotated[float, Meta(ge=-2.0, le=2.0)]

@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from schemas.conversation import Grammar
 from schemas.errors import Invalid
-from services.frontend.apis.shared.decode import mend_surrogates
+from services.frontend.apis.shared.surrogates import mend_surrogates
 from services.runtime.long_work import long_work
 
 MAX_GRAMMARS = 32

@@ -16,7 +16,8 @@ from services.frontend.apis.responses import wire
 from services.frontend.apis.responses.errors import not_found
 from services.frontend.apis.responses.parse.echo import echo_of
 from services.frontend.apis.responses.parse.members import convert, explain
-from services.frontend.apis.shared.decode import body_decoder, decode_body, is_set
+from services.frontend.apis.shared.decode import body_decoder, decode_body
+from services.frontend.apis.shared.field_types import is_set
 from services.frontend.apis.shared.openai.wording import missing_parameter, unsupported
 from services.runtime.caches.memo import Memo
 

@@ -21,7 +21,7 @@ from services.frontend.apis.responses.parse.members import convert
 from services.frontend.apis.responses.parse.tool_choice import choice_of
 from services.frontend.apis.responses.parse.tools import RequestTools
 from services.frontend.apis.shared.client import Headers, with_client
-from services.frontend.apis.shared.decode import is_set
+from services.frontend.apis.shared.field_types import is_set
 from services.frontend.apis.shared.openai.wording import missing_parameter
 from services.frontend.apis.shared.sampling_fields import hints, sampling_of
 from services.frontend.content.hosted_tools import missing_tools

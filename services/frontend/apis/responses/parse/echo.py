@@ -7,7 +7,8 @@ from msgspec import Raw
 
 from services.frontend.apis.responses import wire
 from services.frontend.apis.responses.parse.members import convert
-from services.frontend.apis.shared.decode import is_set, one_line
+from services.frontend.apis.shared.decode import one_line
+from services.frontend.apis.shared.field_types import is_set
 from services.runtime.caches.memo import Memo
 
 _TOOL_DEFAULTS = dict.fromkeys(("description", "parameters", "strict"), Raw(b"null"))

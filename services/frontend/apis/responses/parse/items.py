@@ -16,7 +16,8 @@ from services.frontend.apis.responses.parse.members import convert, convert_item
 from services.frontend.apis.responses.parse.reasoning import ReasoningReader
 from services.frontend.apis.responses.parse.tool_reader import add_tools
 from services.frontend.apis.responses.parse.tools import RequestTools
-from services.frontend.apis.shared.decode import is_set, tags_of
+from services.frontend.apis.shared.decode import tags_of
+from services.frontend.apis.shared.field_types import is_set
 from services.frontend.apis.shared.unknown_parts import is_unknown_question, members, part_type
 
 _PARTS = frozenset(tags_of(wire.Part))

@@ -8,7 +8,8 @@ from msgspec import Raw, Struct
 
 from schemas.errors import ErrorInfo, Invalid
 from services.frontend.apis.responses.errors import FORMAT
-from services.frontend.apis.shared.decode import NULL, decode_mended, is_set
+from services.frontend.apis.shared.field_types import NULL, is_set
+from services.frontend.apis.shared.surrogates import decode_mended
 
 CONNECTION_LIMIT = "websocket_connection_limit_reached"
 """An error code on which Codex and the SDK open another connection and send the whole

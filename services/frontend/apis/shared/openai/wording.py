@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence, Sized
 from typing import Any, Literal, TypeAlias, get_args, get_type_hints
 
 from schemas.errors import Invalid
-from services.frontend.apis.shared.decode import FORMS
+from services.frontend.apis.shared.field_types import FORMS
 from services.frontend.apis.shared.validation import (
     FailedValidation,
     MissingField,
