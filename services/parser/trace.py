@@ -169,7 +169,7 @@ class Trace:
         return tokens
 
     def _runs_of_arguments(self, delta: Delta) -> list[_Run]:
-        """Finds the pieces of arguments of which a delta consists."""
+        """Finds the pieces of arguments in a delta."""
         written = self.blocks.written
         end = delta.offset + len(delta.text)
         runs: list[_Run] = []

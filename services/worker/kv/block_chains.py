@@ -31,7 +31,7 @@ class Block:
 
 
 class BlockChain:
-    """Blocks with successive numbers, of which each follows the one before."""
+    """Blocks with successive numbers. Each follows the one before it."""
 
     def __init__(self, parent: Block | None, groups: Iterable[int]) -> None:
         """`parent`: the block of another chain that the first one follows; None: the first one

@@ -86,9 +86,8 @@ class KvPublisher(Kv):
     the end of a turn, because its client may then send the next request.
 
     Until the first request for a snapshot no preprocessor follows this worker, and nothing is
-    published. The index has a prompt as soon as its first token is sent, and is updated
-    `PUBLISH_DELAY_S` after the end of a turn, one chain of blocks per tick, so that no token waits
-    for it.
+    published. The index has a prompt as soon as its first token is sent. The blocks of an ended
+    turn follow `PUBLISH_DELAY_S` later, one chain per tick, so that no token waits for them.
     """
 
     def __init__(

@@ -70,7 +70,7 @@ class LingeringStreams:
 class Outbox:
     """The token streams of one worker, and the queues of its shards.
 
-    It calls nobody: what could not be sent is collected, and `take_broken` hands it out.
+    It makes no calls: what could not be sent is collected, and `take_broken` returns it.
     """
 
     def __init__(

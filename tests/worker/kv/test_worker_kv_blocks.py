@@ -1,4 +1,4 @@
-"""What a worker says that its KV cache holds, and the blocks of a prefix cache against the plain way
+"""What a worker publishes of its KV cache, and the blocks of a prefix cache against the plain way
 to keep them: a list in order of use."""
 
 from hypothesis import given

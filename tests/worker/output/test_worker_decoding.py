@@ -34,7 +34,7 @@ def test_a_shard_is_scheduled_once_for_a_step() -> None:
     turns = [trial.open("a"), trial.open("b"), trial.open("c", "q")]
     for turn in turns:
         turn.put(EngineDelta([1], cached=0))
-    assert trial.steps == ["a", "b", "c"], "the first words of each are told of"
+    assert trial.steps == ["a", "b", "c"], "each is woken for its first tokens"
     assert trial.turns.prefills == [0, 0, 0]
     trial.outbox.fill("p", 1)
     trial.outbox.fill("q", 1)

@@ -1,4 +1,4 @@
-"""Frames of ordinary steps are a gap apart; nothing is left behind."""
+"""Frames of ordinary steps are a gap apart; nothing stays unsent."""
 
 from collections.abc import Callable
 
