@@ -186,3 +186,20 @@ def started(session: Session, count: int, visible: str, **more: Any) -> Alike:
         alike.decode(number, visible)
     alike.commit()
     return alike
+
+
+def keeps(prompt: Prompt, ids: list[int]) -> bool:
+    """Whether a prompt begins with these ids."""
+    return [*prompt.ids[: len(ids)]] == ids
+
+
+def learnt(session: Session) -> list[int]:
+    """A turn with a thought, a text and a call, in the ledger; returns the engine's ids."""
+    return session.learn(session.prompt(), " so \n</think>\n\n Looking. \n" + CALLED + "\n")
+
+
+def signed(session: Session) -> LedgerEntry:
+    """The signed entry of a turn with a thought and a call."""
+    _, entry = session.decode(session.prompt(), "so\n</think>\n\n" + CALLED)
+    assert entry is not None
+    return SIGNER.sign(entry)

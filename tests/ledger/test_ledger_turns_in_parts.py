@@ -12,14 +12,7 @@ from services.preprocessor.prompt import Prompt
 from sessions.clients import CLIENTS, Block, Client, Dialogue
 from sessions.turn_writer import WORD, Choices, Model, go_on
 from sessions.walk import Before, Walk, common
-from tests.ledger.walks import (
-    FORMS,
-    TEMPLATES,
-    Models,
-    PlayedSession,
-    in_sessions,
-    renders_up_to,
-)
+from tests.ledger.walks import FORMS, TEMPLATES, Models, PlayedSession, in_sessions, renders_up_to
 
 ORDERED = ("claude-code", "messages-without-thinking", "codex", "openclaw-responses")
 APIS = (*ORDERED, "openclaw-chat", "plain-chat")
