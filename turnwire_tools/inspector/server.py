@@ -260,6 +260,7 @@ class InspectorServer:
                 for name in names:
                     del waiting[name]
                 head = {
+                    "started": self._started,
                     "source": self._source.name,
                     "turns": len(fold.turns),
                     "sessions": len(fold.sessions),

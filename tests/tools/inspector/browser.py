@@ -132,7 +132,7 @@ class Pictures:
 
 
 @contextmanager
-def serving(fold: Fold, source: TurnSource | None = None) -> Iterator[str]:
+def serving(fold: Fold, source: TurnSource | None = None, port: int = 0) -> Iterator[str]:
     """Serves the page of a fold from a thread; gives its address."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
@@ -149,7 +149,7 @@ def serving(fold: Fold, source: TurnSource | None = None) -> Iterator[str]:
 
     async def start() -> str:
         await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        await web.TCPSite(runner, "127.0.0.1", port).start()
         return f"http://127.0.0.1:{runner.addresses[0][1]}/"
 
     thread.start()

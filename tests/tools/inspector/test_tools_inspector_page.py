@@ -346,6 +346,19 @@ def test_status_shows_since_when_the_bus_is_lost(browser: Browser, fold: Fold) -
     browser.driver.get_log("browser")  # the connection that was refused
 
 
+def test_page_begins_again_with_another_inspector_on_its_port(browser: Browser) -> None:
+    Bus(first := Fold()).turn(asked(user("Before")), range(9), [1], Text("x"))
+    Bus(second := Fold()).turn(asked(user("After")), range(9), [1], Text("x"))
+    browser.size(1280, 900)
+    with serving(first) as address:
+        browser.open(address)
+        browser.until(lambda: "Before" in browser.texts(".row .title"))
+    with serving(second, port=int(address.rpartition(":")[2].strip("/"))):
+        browser.until(lambda: browser.texts(".row .title") == ["After"])
+        browser.driver.get("about:blank")
+    browser.driver.get_log("browser")  # the connection that was refused
+
+
 def test_dark_pages(page: Page) -> None:
     page.browser.size(1280, 900, dark=True)
     browser = page.open(f"#/session/{page.turn(QUESTION)}")

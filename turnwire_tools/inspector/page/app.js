@@ -16,7 +16,7 @@ const list = new List(find("list"), find("rows"), (row, whole) => go(whole ? add
 const narrow = matchMedia("(max-width: 800px)"); // as in style.css: either the list or what is open
 let headKnown;
 const whenHeadKnown = new Promise((resolve) => { headKnown = resolve; });
-const head = { texts: true, live: true, images: false, sessions: 0, turns: 0 };
+const head = { texts: true, live: true, images: false, started: 0, sessions: 0, turns: 0 };
 const view = { page: "", id: "", session: "", conversation: null, number: 0, fetched: 0, timer: 0 };
 const query = { text: "", count: "", minutes: SPANS[1][0], timer: 0, searched: 0, number: 0 };
 
@@ -154,6 +154,7 @@ function connect() {
   const stream = new EventSource("/api/stream");
   stream.addEventListener("head", (event) => {
     const told = JSON.parse(event.data);
+    if (head.started && head.started !== told.started) location.reload(); // another inspector, which lacks these turns
     Object.assign(head, told);
     headKnown();
     const words = told.texts ? "" : " · texts are hidden";
