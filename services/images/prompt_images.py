@@ -11,7 +11,7 @@ from schemas.errors import EngineFailed
 from schemas.events import PromptImage
 from schemas.token_ids import pack_ids
 from services.images.parts import media_of
-from services.templates.wording import IMAGE_MARK, image_marks, media_note
+from services.templates.wording import IMAGE_SLOT, image_slots, media_note
 from services.tokenization.block_keys import TOKEN_ID_BYTES
 from services.tokenization.image_processor import Expansion, ImageProcessor
 
@@ -32,13 +32,13 @@ def show_images(
     processor: ImageProcessor | None,
     frame: tuple[str, str] | None,
 ) -> tuple[str, list[tuple[str, Expansion]]]:
-    """Replaces the marks in a rendered text, by notes for a model that sees no images (`processor`
+    """Fills the slots in a rendered text, with notes for a model that sees no images (`processor`
     None).
 
     `frame`: `TemplateTraits.image`. Returns also hash and expansion of each shown image, in order.
     An image that the model's processor refuses becomes a note.
     """
-    if IMAGE_MARK not in text:
+    if IMAGE_SLOT not in text:
         return text, []
     images = images_of(conversation)
     known = {media.hash: media for media in images}
@@ -46,13 +46,13 @@ def show_images(
     pieces: list[str] = []
     shown: list[tuple[str, Expansion]] = []
     at = 0
-    for mark in image_marks(text):
-        media = known.get(mark[1])
+    for slot in image_slots(text):
+        media = known.get(slot[1])
         if media is None or not left[media.hash]:
             continue  # text of a client, which could make a prompt of any size
         left[media.hash] -= 1
-        pieces.append(text[at : mark.start()])
-        at = mark.end()
+        pieces.append(text[at : slot.start()])
+        at = slot.end()
         if processor is None or frame is None:
             pieces.append(media_note(media))
             continue

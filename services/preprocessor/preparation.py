@@ -66,7 +66,8 @@ class Preparation:
         """
         seconds = expected_s(self.setup, conversation, size)
         unseal = self._unseal(conversation)
-        run, prompts = self.threads.run_limited, self._prompts
+        prompts = self._prompts
+        run = self.threads.run_limited
         if conversation.prompt is not None:
             return await run(seconds, prompts.make, conversation, unseal, on_step)
 

@@ -15,9 +15,9 @@ from services.templates.tools import tool_definition
 JOIN = "\n"
 """Joins the text blocks of one message, as other servers do."""
 ERROR_PREFIX = "[error] "
-IMAGE_MARK = "turnwire image "
-"""Begins the mark of an image."""
-_MARK = re.compile(IMAGE_MARK + "([0-9a-f]{40}) here")
+IMAGE_SLOT = "turnwire image "
+"""Begins the slot of an image."""
+_SLOT = re.compile(IMAGE_SLOT + "([0-9a-f]{40}) here")
 
 
 def call_text(name: str, arguments: dict[str, Any]) -> str:
@@ -43,8 +43,8 @@ def response_text(text: str) -> str:
 
 
 def media_text(media: Media) -> str:
-    """The text in the place of media: a mark, which `images.show_images` replaces, or a note."""
-    return image_mark(media.hash) if media.hash else media_note(media)
+    """The text in the place of media: a slot, which `images.show_images` fills, or a note."""
+    return image_slot(media.hash) if media.hash else media_note(media)
 
 
 def media_note(media: Media) -> str:
@@ -61,15 +61,15 @@ def media_note(media: Media) -> str:
     return f"[{note}]"
 
 
-def image_mark(image: str) -> str:
-    """The mark of an image with this hash. Templates and JSON do not change it, and it joins with
-    no control token."""
-    return f"{IMAGE_MARK}{image} here"
+def image_slot(image: str) -> str:
+    """The slot of an image with this hash: a text that the image replaces. Templates and JSON do
+    not change it, and it joins with no control token."""
+    return f"{IMAGE_SLOT}{image} here"
 
 
-def image_marks(text: str) -> Iterator[re.Match[str]]:
-    """The marks in a text, in order; group 1 is the hash."""
-    return _MARK.finditer(text)
+def image_slots(text: str) -> Iterator[re.Match[str]]:
+    """The slots in a text, in order; group 1 is the hash."""
+    return _SLOT.finditer(text)
 
 
 def join_blocks(texts: Iterable[str]) -> str:
@@ -77,7 +77,7 @@ def join_blocks(texts: Iterable[str]) -> str:
     template does it."""
     joined: list[str] = []
     for text in texts:
-        if joined and not (_MARK.fullmatch(text) or _MARK.fullmatch(joined[-1])):
+        if joined and not (_SLOT.fullmatch(text) or _SLOT.fullmatch(joined[-1])):
             joined.append(JOIN)
         joined.append(text)
     return "".join(joined)

@@ -27,7 +27,7 @@ from services.images.prompt_images import place_images
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import Prompt, assemble
 from services.runtime.config.stages import PreprocessorConfig
-from services.templates.wording import image_mark, media_note
+from services.templates.wording import image_slot, media_note
 from services.tokenization.image_processor import Expansion
 from tests.kit.vision_model import noise, reference_processor
 
@@ -121,10 +121,10 @@ def test_each_image_is_in_its_place_and_a_longer_session_extends_the_prompt(
     assert longer.ids[:end] == first.ids[:end]
 
 
-def test_mark_in_a_text_is_text(vision_setup: ModelSetup) -> None:
-    mark = image_mark("e" * 40)
-    prompt = assemble(asked(Text(mark), image(1)), vision_setup)
-    assert mark in prompt.text
+def test_slot_in_a_text_is_text(vision_setup: ModelSetup) -> None:
+    slot = image_slot("e" * 40)
+    prompt = assemble(asked(Text(slot), image(1)), vision_setup)
+    assert slot in prompt.text
     assert len(prompt.images) == 1
 
 
