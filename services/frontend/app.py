@@ -139,26 +139,17 @@ def make_app(
     usage = KeyUsage(config.key_metrics, peers)
     registry.register(usage)
 
-    app = web.Application(
-        middlewares=_middlewares(config, telemetry, apis, callers, rollouts),
-        client_max_size=config.max_body_bytes,
-    )
-    app.on_response_prepare.append(add_headers)
-    if config.api_keys_file:
-        keys = FileWatch([config.api_keys_file], lambda: callers.reload(log), log)
-        app.cleanup_ctx.append(keys.context)
-
+    app = _web_application(config, telemetry, apis, callers, rollouts)
     gateway = pipeline.gateway
     if rollouts is not None:
         gateway = RecordingGateway(gateway, rollouts, TurnWriter(rollouts, log, registry), log)
     hidden = HiddenMemory(store, time.time, config.defer_tools)
     gateway = _with_hosted_tools(gateway, hidden, app, config, telemetry)
-    images = _image_reader(app, config, buckets.put_image, log)
-    pdfs = PdfReader(log, config.pdf_max_pages, config.pdf_page_images)
+
     limits = ConversationLimits(
         config.max_messages, config.max_tools, config.max_media, config.max_nesting
     )
-    media = MediaReader(pdfs, images)
+    media = _media_reader(app, config, buckets.put_image, log)
     admission = Admission(pipeline, limits, media, hidden=hidden, notices=config.media_notice)
     metrics = FrontendMetrics(registry)
     turns = TurnService(pipeline, gateway, admission, config, metrics, usage, log)
@@ -196,6 +187,24 @@ def make_runner(app: web.Application, config: FrontendConfig, **options: Any) ->
         logger=ServerLog(),
         **options,
     )
+
+
+def _web_application(
+    config: FrontendConfig,
+    telemetry: Telemetry,
+    apis: tuple[Api, ...],
+    callers: Callers,
+    rollouts: Rollouts | None,
+) -> web.Application:
+    """Makes the application without routes: its middlewares, and the watch of the key file."""
+    middlewares = _middlewares(config, telemetry, apis, callers, rollouts)
+    app = web.Application(middlewares=middlewares, client_max_size=config.max_body_bytes)
+    app.on_response_prepare.append(add_headers)
+    if config.api_keys_file:
+        log = telemetry.log
+        keys = FileWatch([config.api_keys_file], lambda: callers.reload(log), log)
+        app.cleanup_ctx.append(keys.context)
+    return app
 
 
 def _middlewares(
@@ -252,14 +261,15 @@ def _with_hosted_tools(
     return hosted
 
 
-def _image_reader(
+def _media_reader(
     app: web.Application,
     config: FrontendConfig,
     put_image: PutImage | None,
     log: FilteringBoundLogger,
-) -> ImageReader:
+) -> MediaReader:
+    pdfs = PdfReader(log, config.pdf_max_pages, config.pdf_page_images)
     fetcher = ImageFetcher(config.image_url_hosts, log, public_connector)
     app.cleanup_ctx.append(fetcher.context)
     decoder = ImageDecoder(log)
     app.cleanup_ctx.append(decoder.context)
-    return ImageReader(config, put_image, fetcher, decoder)
+    return MediaReader(pdfs, ImageReader(config, put_image, fetcher, decoder))
