@@ -1,8 +1,5 @@
-"""What a worker publishes of its KV cache, and the blocks of a prefix cache against the plain way
-to keep them: a list in order of use."""
+"""What a worker's index of its KV cache holds, by the engine's events and without them."""
 
-from hypothesis import given
-from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from schemas.events import PromptImage
@@ -15,7 +12,6 @@ from services.tokenization.block_keys import (
     with_images,
 )
 from services.worker.kv.blocks import KvBlockIndex
-from services.worker.kv.cached_blocks import CachedBlocks, extend_keys
 from services.worker.kv_events import BlocksRemoved, BlocksStored, CacheCleared, KvEvent
 from tests.kit.every import for_rows
 
@@ -130,29 +126,6 @@ def test_prompts_with_another_image_share_the_blocks_before_it_and_no_other(
     assert found[1] == found[0]
     assert found[2][:same] == found[0][:same]
     assert not set(found[2][same:]) & set(found[0])
-
-
-def test_of_chains_that_branch_the_least_recently_used_ends_go_first() -> None:
-    blocks = CachedBlocks(6)
-    for chain in ([1, 2, 3], [1, 2, 4], [1, 5], [6]):
-        blocks.use(chain)
-    assert blocks.keys() == [3, 4, 2, 5, 1, 6]
-    came, went = blocks.use([1, 2, 7, 8])
-    assert ([*came], [*went]) == ([7, 8], [3, 4])
-    assert blocks.keys() == [5, 6, 8, 7, 2, 1]
-    assert blocks.match([1, 2, 3]) == 2
-    _, went = blocks.use([1, 2, 7, 9, 10])
-    assert [*went] == [5, 6]
-    assert blocks.keys() == [8, 10, 9, 7, 2, 1]
-    blocks.use([1, 11])
-    assert blocks.match([1, 2, 7, 9]) == 4
-
-
-@given(st.lists(st.integers(0, 3), max_size=40), st.integers(0, 40), st.integers(1, 5))
-def test_keys_can_be_made_in_pieces(ids: list[int], cut: int, block: int) -> None:
-    known = list(block_keys(pack_ids(ids[:cut]), block, salt="s"))
-    whole = list(block_keys(pack_ids(ids), block, salt="s"))
-    assert list(extend_keys(known, pack_ids(ids[len(known) * block :]), block, "s")) == whole
 
 
 def test_removals_are_known_since_a_moment() -> None:

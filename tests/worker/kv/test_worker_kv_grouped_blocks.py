@@ -17,7 +17,6 @@ from services.tokenization.block_keys import block_keys
 from services.worker.engines.zmq_events.translator import ZmqKvTranslator
 from services.worker.kv.blocks import KvBlockIndex
 from services.worker.kv.grouped_blocks import GroupedBlocks
-from services.worker.kv.judge import MOST_WRONG, WATCHED_TURNS, PredictionJudge
 from services.worker.kv_events import BlockHash, BlocksStored, LayerGroup
 from tests.kit.every import for_rows
 from tests.worker.fake_hybrid import FULL, STATES, WINDOW, FakeGroup, FakeHybridCache
@@ -213,17 +212,3 @@ def counted_lines() -> Iterator[Counter[str]]:
         yield lines
     finally:
         sys.settrace(before)
-
-
-def test_wrong_predictions_end_and_evicted_ones_do_not_count() -> None:
-    judge = PredictionJudge(SIZE)
-    for _ in range(3 * WATCHED_TURNS):
-        judge.record(100, 100, removed=False)
-        judge.record(100, 96, removed=False)  # one block
-        judge.record(100, 0, removed=True)
-        judge.record(0, 50, removed=False)
-    for _ in range(MOST_WRONG):
-        judge.record(100, 0, removed=False)
-    assert not judge.objection
-    judge.record(100, 0, removed=False)
-    assert "5 of 16" in judge.objection
