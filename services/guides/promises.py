@@ -8,7 +8,7 @@ from schemas.control import THINKING_BUDGET
 from schemas.conversation import Conversation, ToolSpec
 from services.families import Family, UnknownFamily, find_family
 from services.families.description.fields import InvalidResponseTemplate
-from services.guides.turn import TurnForm, turn_grammar
+from services.guides.turn_grammar import TurnForm, turn_grammar
 from services.guides.writer import Unguidable
 from services.runtime.long_work import levels, long_work
 

@@ -12,7 +12,7 @@ from schemas.requests import ThoughtBudget
 from services.families.writing import Tags
 from services.guides.outline import outlined_tools
 from services.guides.promises import may_call, promises
-from services.guides.turn import TurnForm, turn_grammar
+from services.guides.turn_grammar import TurnForm, turn_grammar
 from services.guides.writer import Unguidable
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.output_settings import OutputSettings

@@ -7,7 +7,7 @@ from schemas.requests import FENCE, ThoughtBudget
 from schemas.token_ids import pack_ids
 from services.families import Family
 from services.families.grammar.mentions import SIGNS_BEFORE_TAGS
-from services.families.thoughts import thought_markers
+from services.families.thought_markers import thought_markers
 from services.tokenization.detokenizer import Vocabulary
 from services.tokenization.marker_tokens import marker_tokens
 from services.tokenization.prompt_tokenizer import PromptTokenizer

@@ -19,7 +19,7 @@ from services.rollouts.sample_lines import (
     SampleTurn,
     SampleWeights,
 )
-from services.rollouts.turn import SampleBlock, SampledTurn, digest_of
+from services.rollouts.sampled_turn import SampleBlock, SampledTurn, digest_of
 
 _MARKS = re.compile(r"<[^>]*>|\[[^\]]*\]|\s+|\w+|[^\w\s]")
 _FIRST_WEIGHTS = WeightsSpan(0, 0)

@@ -6,8 +6,8 @@ from msgspec import Meta, Raw, Struct
 from msgspec.structs import asdict, replace
 
 from services.rollouts.rollout import Rewards, Rollout
+from services.rollouts.sampled_turn import SampleBlock
 from services.rollouts.stored_turns import WhyMissing
-from services.rollouts.turn import SampleBlock
 
 Cause: TypeAlias = Literal["retry", "fork", "client", "template", "head", "unseen"]
 """

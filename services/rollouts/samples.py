@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from services.rollouts.lineage import bare_text, begins_with_summary, find_parent, has_summary
 from services.rollouts.open_sample import OpenSample
 from services.rollouts.sample_lines import Break, Cause, Parent, Sample
-from services.rollouts.turn import SampledTurn
+from services.rollouts.sampled_turn import SampledTurn
 from services.tokenization.segments import common_prefix
 
 

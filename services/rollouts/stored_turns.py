@@ -24,7 +24,7 @@ from schemas.events import (
     spans_between,
 )
 from schemas.token_ids import pack_ids, unpack_array
-from services.rollouts.turn import SampleBlock, SampledTurn
+from services.rollouts.sampled_turn import SampleBlock, SampledTurn
 from services.tokenization.block_keys import TOKEN_ID_BYTES
 from services.tokenization.segments import common_prefix
 

@@ -3,7 +3,7 @@ schema."""
 
 from schemas.conversation import ToolSpec
 from services.families import find_family
-from services.guides.turn import TurnForm, turn_grammar
+from services.guides.turn_grammar import TurnForm, turn_grammar
 from tests.guides.random_model import ByteTokenizer
 from tests.kit.every import for_each, for_rows
 

@@ -13,7 +13,7 @@ from schemas.conversation import Conversation, ToolSpec
 from services.families import find_family
 from services.guides.outline import outlined_tool, outlined_tools
 from services.guides.promises import GRAMMAR, not_enforced
-from services.guides.turn import TurnForm, turn_grammar
+from services.guides.turn_grammar import TurnForm, turn_grammar
 from tests.guides.random_model import ByteTokenizer
 from tests.kit.every import for_each, for_rows
 

@@ -12,7 +12,7 @@ import pytest
 from schemas.conversation import ToolSpec
 from services.families import Family, families, find_family
 from services.families.grammar.markup import Markup
-from services.guides.turn import TurnForm, turn_grammar
+from services.guides.turn_grammar import TurnForm, turn_grammar
 from services.guides.writer import Unguidable
 from tests.guides.random_model import ByteTokenizer, calls_of
 from tests.kit.every import for_each

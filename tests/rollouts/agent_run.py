@@ -8,7 +8,7 @@ from itertools import count
 from schemas.conversation import Call, Client, Text
 from schemas.events import FinishReason
 from services.rollouts.sample_lines import Kind, Parent, ParentCause
-from services.rollouts.turn import SampledTurn, digest_of
+from services.rollouts.sampled_turn import SampledTurn, digest_of
 
 
 @dataclass

@@ -4,7 +4,7 @@ import pytest
 
 from schemas.conversation import Call
 from services.rollouts.call_texts import CallTexts, text_key, texts_in
-from services.rollouts.turn import digest_of
+from services.rollouts.sampled_turn import digest_of
 
 DEEP = "[" * 100_000
 

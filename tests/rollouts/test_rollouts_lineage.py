@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from schemas.conversation import Call, Client, Text
 from schemas.events import UNKNOWN_WEIGHTS, FinishReason, PromptImage, WeightsSpan
 from services.rollouts.sample_lines import Parent, Sample, SampleWeights
+from services.rollouts.sampled_turn import SampledTurn, digest_of
 from services.rollouts.samples import Sampler
-from services.rollouts.turn import SampledTurn, digest_of
 
 SESSION = Client("s")
 SUMMARY = """1. Primary request:

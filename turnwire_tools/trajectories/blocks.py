@@ -11,7 +11,7 @@ from schemas.requests import ParseContext
 from services.families import find_family
 from services.parser.traced_parse import TracedParse
 from services.parser.turn_stream import TurnStream
-from services.rollouts.turn import SampleBlock
+from services.rollouts.sampled_turn import SampleBlock
 from services.runtime.storage.seal import Sealer
 from services.tokenization.detokenizer import FamilyVocabulary, Vocabulary
 

@@ -16,8 +16,8 @@ from schemas.requests import ParseContext
 from services.cli.instances import load_bus
 from services.cli.registry import BUS_SETTINGS, Command
 from services.cli.signals import run
+from services.rollouts.sampled_turn import SampleBlock, SampledTurn, answer_digests, question_of
 from services.rollouts.samples import Sampler
-from services.rollouts.turn import SampleBlock, SampledTurn, answer_digests, question_of
 from services.runtime.config.base import Seconds
 from services.runtime.config.loader import Sources
 from services.runtime.config.service import BusConfig

@@ -4,7 +4,7 @@ one of them. Pure."""
 from cachetools import LRUCache
 from msgspec.structs import replace
 
-from services.rollouts.turn import SampledTurn
+from services.rollouts.sampled_turn import SampledTurn
 from services.tokenization.segments import common_prefix
 
 MAX_BYTES = 64 * 1024 * 1024

@@ -16,7 +16,7 @@ from schemas.events import (
     corrected,
 )
 from schemas.token_ids import unpack_array
-from services.rollouts.turn import SampleBlock, SampledTurn, answer_digests, question_of
+from services.rollouts.sampled_turn import SampleBlock, SampledTurn, answer_digests, question_of
 
 
 class TurnRecorder:

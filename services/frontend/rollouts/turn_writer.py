@@ -8,6 +8,7 @@ from schemas.errors import TooLarge
 from services.frontend.rollouts.last_turns import LastTurns
 from services.frontend.rollouts.rollouts import Rollouts
 from services.frontend.rollouts.view import RolloutView
+from services.rollouts.sampled_turn import SampledTurn
 from services.rollouts.stored_turns import (
     BegunTurn,
     FailedTurn,
@@ -15,7 +16,6 @@ from services.rollouts.stored_turns import (
     WhyMissing,
     pack_turn,
 )
-from services.rollouts.turn import SampledTurn
 from services.runtime.observability.metrics import CountCollector, Reading, register
 from services.runtime.observability.telemetry import FilteringBoundLogger
 

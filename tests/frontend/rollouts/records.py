@@ -6,8 +6,8 @@ from typing import Any
 
 from schemas.conversation import Client
 from schemas.events import FinishReason, PromptImage, WeightsSpan
+from services.rollouts.sampled_turn import SampledTurn
 from services.rollouts.stored_turns import BegunTurn, FailedTurn, StoredTurn, WhyMissing, pack_turn
-from services.rollouts.turn import SampledTurn
 
 
 def sampled_turn(

@@ -1,7 +1,7 @@
 """The last turns of rollouts, with which the next prompt is compared."""
 
 from services.frontend.rollouts.last_turns import KEPT, LastTurns
-from services.rollouts.turn import SampledTurn
+from services.rollouts.sampled_turn import SampledTurn
 from tests.frontend.rollouts.records import sampled_turn
 
 

@@ -22,7 +22,7 @@ from schemas.events import (
 )
 from schemas.token_ids import pack_ids
 from services.frontend.rollouts.turn_recorder import TurnRecorder
-from services.rollouts.turn import SampleBlock, SampledTurn
+from services.rollouts.sampled_turn import SampleBlock, SampledTurn
 from tests.frontend.rollouts.token_turns import AGENT, END, MARKUP, decoded, logprob_of, text_ids
 
 TRACED = Sampling(return_token_ids=True, logprobs=0)

@@ -12,7 +12,7 @@ from schemas.requests import ThoughtBudget
 from schemas.token_ids import pack_ids, unpack_ids
 from services.families import families, find_family, open_parser
 from services.families.grammar.mentions import SIGNS_BEFORE_TAGS
-from services.families.thoughts import thought_markers
+from services.families.thought_markers import thought_markers
 from services.tokenization.detokenizer import FamilyVocabulary
 from services.tokenization.marker_tokens import marker_tokens
 from services.tokenization.prompt_tokenizer import PromptTokenizer

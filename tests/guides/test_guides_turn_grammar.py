@@ -12,7 +12,7 @@ import pytest
 from schemas.conversation import Grammar, OutputFormat, ToolSpec
 from services.families import Family, families, find_family
 from services.families.response_template import template_name
-from services.guides.turn import TurnForm, turn_grammar
+from services.guides.turn_grammar import TurnForm, turn_grammar
 from services.guides.writer import Unguidable
 from tests.guides.random_model import PATCH, ByteTokenizer, RandomModel, calls_of, may_stay_open
 from tests.kit.every import for_each, for_rows
