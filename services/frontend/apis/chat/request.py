@@ -5,7 +5,7 @@ answer are refused (audio output, unsupported output formats, files); unknown fi
 """
 
 from collections.abc import Sequence
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias, get_args
 
 from msgspec.structs import replace
 from typing_extensions import override
@@ -48,7 +48,6 @@ from services.frontend.turns.interfaces import (
     Renderer,
     RenderInfo,
 )
-from services.runtime.caches.memo import Memo
 
 DIALECT = Dialect("chat", PING)
 
@@ -58,7 +57,7 @@ REASONING_DETAILS_HEADER = "x-turnwire-reasoning-details"
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 _TIERS = ("default", "flex", "scale", "priority")
 _UNSPECIFIED = ("auto", "default")
-_explain = Explainer(
+_explainer = Explainer(
     {
         "role": ("developer", "system", "user", "assistant", "tool", "function"),
         "tool_calls.type": ("function", "custom"),
@@ -258,26 +257,37 @@ def _tier(requested: object) -> str | None:
     return requested if requested in _TIERS else "default"
 
 
+class ChatBodies(BodyDecoder[wire.ChatBody, ToolList]):
+    """Decodes the bodies of Chat Completions."""
+
+    def __init__(self) -> None:
+        super().__init__(wire.ChatBody, ChatParts)
+
+    @override
+    def _read_tools(self, data: bytes) -> ToolList:
+        return tools.read_tools(data)
+
+    @override
+    def _explain(self, body: bytes, message: str) -> Invalid:
+        return _explainer(body, message)
+
+    @override
+    def _refuse(self, name: str) -> Invalid:
+        return unknown_parameter(name)
+
+
 class Chat:
     """Reads requests of Chat Completions. Pure, except for its memo of tools. One instance serves
     every request."""
 
     def __init__(self, settings: ChatSettings = ChatSettings()) -> None:  # noqa: B008 (frozen)
         self._settings = settings
-        self._memo: Memo[Any] = Memo()
-        self._decoder: BodyDecoder[wire.ChatBody, ToolList] = BodyDecoder(
-            wire.ChatBody,
-            tools.read_tools,
-            _explain,
-            unknown_parameter,
-            ChatParts,
-            tools=self._memo,
-        )
+        self._bodies = ChatBodies()
 
     def parse(self, body: bytes, headers: Headers) -> ChatRequest:
         """Parses POST /v1/chat/completions. Raises Invalid in the native wording."""
         request = self._parse(body, headers, counting=False)
-        share_texts(request.conversation, self._memo)
+        share_texts(request.conversation, self._bodies.memo)
         return request
 
     def parse_prompt(self, body: bytes, headers: Headers) -> ChatRequest:
@@ -286,7 +296,7 @@ class Chat:
         return self._parse(body, headers, counting=True)
 
     def _parse(self, body: bytes, headers: Headers, *, counting: bool) -> ChatRequest:
-        request, request_tools, unknown = self._decoder.decode(body)
+        request, request_tools, unknown = self._bodies.decode(body)
         _check(request)
         offered = tools.offered(request, request_tools, self._settings.served)
 

@@ -5,7 +5,7 @@ answer are refused (containers, MCP servers, files); unknown fields are ignored.
 """
 
 from collections.abc import Collection, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 from msgspec import Struct
@@ -15,6 +15,7 @@ from typing_extensions import override
 from schemas.conversation import Conversation, OutputFormat, Text, Thinking
 from schemas.errors import Invalid
 from services.frontend.apis.messages import context_edits, tools, wire, wire_answers
+from services.frontend.apis.messages.bodies import DecodedBody, MessagesBodies
 from services.frontend.apis.messages.compaction.edit import (
     AnswerCompaction,
     CompactEdit,
@@ -23,25 +24,20 @@ from services.frontend.apis.messages.compaction.edit import (
 from services.frontend.apis.messages.compaction.request import SummaryRequest, read_summary_request
 from services.frontend.apis.messages.compaction.signature import check_blocks
 from services.frontend.apis.messages.compaction.stream import PausedCompaction, SummaryAnswer
-from services.frontend.apis.messages.content import MessagesBlocks
 from services.frontend.apis.messages.document import MessageCollector
-from services.frontend.apis.messages.errors import explain, extra_input
 from services.frontend.apis.messages.history import MessagesHistoryReader
 from services.frontend.apis.messages.message_renderer import PING, MessageRenderer
 from services.frontend.apis.messages.render import MessagesStream
 from services.frontend.apis.messages.thread_history import (
-    DecodedBody,
     ThreadTurn,
     thread_turn,
     with_history,
 )
 from services.frontend.apis.shared.client import Headers, with_client
-from services.frontend.apis.shared.decode import BodyDecoder, share_texts
+from services.frontend.apis.shared.decode import share_texts
 from services.frontend.apis.shared.sampling_fields import CACHE_TTLS, hints, sampling_of
-from services.frontend.http.bodies import is_large
 from services.frontend.stored.record import StoredReply
 from services.frontend.turns.interfaces import Dialect, ParsedRequest, RenderInfo
-from services.runtime.caches.memo import Memo
 
 DIALECT = Dialect("messages", PING)
 
@@ -310,11 +306,7 @@ class Messages:
 
     def __init__(self, served: Collection[str] = ()) -> None:
         """`served`: the kinds of hosted tools that this server runs."""
-        self._memo: Memo[Any] = Memo()
-        self._tools = tools.ToolsReader(frozenset(served), self._memo)
-        self._decoder: BodyDecoder[wire.MessagesBody, tools.MessagesTools] = BodyDecoder(
-            wire.MessagesBody, self._tools.read, explain, extra_input, MessagesBlocks
-        )
+        self._bodies = MessagesBodies(frozenset(served))
 
     def parse_count(self, body: bytes, headers: Headers) -> MessagesRequest:
         """Parses a POST /v1/messages/count_tokens that continues no thread. Raises as
@@ -323,8 +315,7 @@ class Messages:
 
     def decode(self, body: bytes, _headers: Headers) -> DecodedBody:
         """Decodes a body, for `read_request`. Raises Invalid in the native wording."""
-        request, declared, unknown = self._decoder.decode(body)
-        return DecodedBody(request, declared, unknown, is_large(body))
+        return self._bodies.read(body)
 
     def convert(
         self, decoded: DecodedBody, headers: Headers, replies: Sequence[StoredReply] = ()
@@ -333,12 +324,12 @@ class Messages:
 
         `replies`: those of the thread that the request continues, oldest first.
         """
-        whole = with_history(decoded, replies, self._tools)
+        whole = with_history(decoded, replies, self._bodies)
         _check_messages(whole.body)
         _refuse(whole.body)
         _check_turn(whole.body, headers)
         request = self._convert(whole, headers, counting=False)
-        share_texts(request.conversation, self._memo)
+        share_texts(request.conversation, self._bodies.memo)
         return replace(request, thread=thread_turn(whole, replies))
 
     def convert_count(
@@ -347,7 +338,7 @@ class Messages:
         """Converts the body of POST /v1/messages/count_tokens. Such requests have no `max_tokens`,
         may have unmatched calls and results, and may use features that this server lacks. Raises
         Invalid. `replies`: see `convert`."""
-        whole = with_history(decoded, replies, self._tools)
+        whole = with_history(decoded, replies, self._bodies)
         _check_messages(whole.body)
         return self._convert(whole, headers, counting=True)
 

@@ -17,26 +17,14 @@ from msgspec.structs import replace
 
 from schemas.errors import Invalid, NotFound
 from services.frontend.apis.messages import wire, wire_answers
-from services.frontend.apis.messages.tools import MessagesTools, ToolsReader
+from services.frontend.apis.messages.bodies import DecodedBody, MessagesBodies
+from services.frontend.apis.messages.tools import MessagesTools
 from services.frontend.apis.shared.field_types import NULL
 from services.frontend.stored.record import StoredReply
 
 PREVIOUS = "thread.previous_message_id"
 _BILLING = re.compile(r"\s*x-anthropic-billing-header:", re.IGNORECASE)
 """Begins a block of Claude Code that changes between requests."""
-
-
-class DecodedBody(Struct, frozen=True):
-    """A request body, whole: of a request that continues a thread, with what the thread holds."""
-
-    body: wire.MessagesBody
-    declared: MessagesTools
-    unknown: list[str]
-    """The types of content blocks that were left out."""
-    is_large: bool
-    """Whether it is converted in a thread."""
-    held: int = 0
-    """The number of messages that the thread holds; the client sent those that follow."""
 
 
 class ThreadHead(Struct):
@@ -73,7 +61,7 @@ class ThreadTurn(Struct, frozen=True):
 
 
 def with_history(
-    request: DecodedBody, replies: Sequence[StoredReply], tools: ToolsReader
+    request: DecodedBody, replies: Sequence[StoredReply], bodies: MessagesBodies
 ) -> DecodedBody:
     """The whole request, with the head and the messages of the thread that it continues.
 
@@ -86,7 +74,7 @@ def with_history(
     body = request.body
     try:
         head = _head.decode(replies[0].head)
-        declared = tools.read(bytes(head.tools))
+        declared = bodies.tools(bytes(head.tools))
         messages = list(map(_message.decode, held_messages(replies)))
     except (msgspec.DecodeError, Invalid):
         raise not_found() from None

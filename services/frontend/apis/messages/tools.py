@@ -24,7 +24,6 @@ from services.frontend.apis.messages.hosted import tool_spec
 from services.frontend.apis.shared.decode import ToolList
 from services.frontend.apis.shared.tools import BuiltInTool
 from services.frontend.content.hosted_tools import missing_tools
-from services.runtime.caches.memo import Memo
 
 _tools = msgspec.json.Decoder(list[wire.MessagesTool] | None)
 CUSTOM = "custom"
@@ -116,23 +115,6 @@ def read_tools(data: bytes, served: frozenset[str] = frozenset()) -> MessagesToo
     kinds = map(_hosted_kind, dropped)
     needed = [kind for kind in kinds if kind not in _NEEDLESS]
     return MessagesTools(tools, visible, dropped, missing_tools(needed))
-
-
-class ToolsReader:
-    """Reads the tools of request bodies, which a session repeats in every request, once."""
-
-    def __init__(self, served: frozenset[str], memo: Memo[Any]) -> None:
-        """`served`: see `read_tools`."""
-        self._served = served
-        self._memo = memo
-
-    def read(self, data: bytes) -> MessagesTools:
-        """The tools in a list's JSON. Raises as `read_tools`."""
-        tools: MessagesTools = self._memo.get(data, self._decode)
-        return tools
-
-    def _decode(self, data: bytes) -> MessagesTools:
-        return read_tools(data, self._served)
 
 
 def _hosted_kind(type_name: str) -> str:

@@ -1,6 +1,7 @@
 """Decodes request bodies into typed Structs, and shares parts that requests repeat. All defects of
 the JSON are reported as `Invalid`."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeAlias, TypeVar, get_args
 
@@ -166,29 +167,37 @@ def _has_too_many_values(body: bytes) -> bool:
     return len(body) > MAX_VALUES and body.count(b",") > MAX_VALUES
 
 
-class BodyDecoder(Generic[B, L]):
-    """Decodes request bodies. `tools`, which a session repeats in every request, are read once."""
+class BodyDecoder(ABC, Generic[B, L]):
+    """Decodes the request bodies of one API. `tools`, which a session repeats in every request, are
+    read once."""
 
-    def __init__(
-        self,
-        body: type[B],
-        read_tools: Decode[L],
-        explain: Explain,
-        refuse: Refuse,
-        parts: type[RequestParts],
-        *,
-        tools: Memo[L] | None = None,
-    ) -> None:
-        """`tools`: the memo of tools; None: no memo."""
+    def __init__(self, body: type[B], parts: type[RequestParts]) -> None:
+        """`parts`: replaces the content parts of unknown types."""
+        self.memo: Memo[Any] = Memo()
+        """Tools, by their JSON, and the texts of `share_texts`."""
         with_raw_tools: Any = msgspec.defstruct(
             body.__name__, [("tools", Raw, NULL)], bases=(body,), kw_only=True
         )
         self._body = msgspec.json.Decoder(body)
-        self._decode_with_raw_tools = body_decoder(with_raw_tools, refuse)
-        self._read_tools = read_tools
-        self._explain = explain
+        self._decode_with_raw_tools = body_decoder(with_raw_tools, self._refuse)
         self._parts = parts
-        self._tools: Memo[L] = tools or Memo(0)
+
+    @abstractmethod
+    def _read_tools(self, data: bytes) -> L:
+        """Decodes a list of tools. Raises msgspec.ValidationError and Invalid."""
+
+    @abstractmethod
+    def _explain(self, body: bytes, message: str) -> Invalid:
+        """Makes the error for a body that is not valid, from msgspec's message."""
+
+    @abstractmethod
+    def _refuse(self, name: str) -> Invalid:
+        """Makes the error for a field of another API, by its name."""
+
+    def tools(self, data: bytes) -> L:
+        """The tools in a list's JSON. Raises as `_read_tools`."""
+        tools: L = self.memo.get(data, self._read_tools)
+        return tools
 
     def decode(self, data: bytes) -> tuple[B, L, list[str]]:
         """The body, its tools, and the types of content parts that were left out. Raises
@@ -210,7 +219,7 @@ class BodyDecoder(Generic[B, L]):
     def _decode(self, data: bytes) -> tuple[Any, L]:
         try:
             body: Any = self._decode_with_raw_tools(data)
-            tools = self._tools.get(bytes(body.tools), self._read_tools)
+            tools = self.tools(bytes(body.tools))
         except msgspec.ValidationError:
             self._body.decode(data)  # reports the place of the mistake in the whole body
             raise
