@@ -68,7 +68,12 @@ def load_model(config: WorkerConfig, args: adapter.EngineArgs) -> LoadedModel:
             config.model, _vocabulary(manager), trust_remote_code=config.trust_remote_code
         )
     graphs = device.type != "cpu" and adapter.has_graphs(args.batching)
-    images, blind = _images(manager, config, graphs=graphs)
+    images = None
+    blind = None
+    try:
+        images = _images(manager, config, graphs=graphs)
+    except NoVision as reason:
+        blind = " ".join(str(reason).split())
     guided = bool(rows and rows.guides)
     lacks = adapter.lacking(args, graphs=rows is None, guided=guided, blind=blind)
     info = structs.replace(_describe(manager, facts, config, window, lacks), limit=limit)
@@ -90,7 +95,10 @@ def explain(config: WorkerConfig) -> EngineSupport:
     graphs = _find_device(torch, config.device).type != "cpu" and adapter.has_graphs(args.batching)
     blind = None
     if config.model:
-        _, blind = _image_processor(config, graphs=graphs)
+        try:
+            _image_processor(config, graphs=graphs)
+        except NoVision as reason:
+            blind = " ".join(str(reason).split())
     guided = find_spec("llguidance") is not None
     lacks = adapter.lacking(args, graphs=graphs, guided=guided, blind=blind)
     return EngineSupport(__version__, adapter.ALL_FEATURES - set(lacks), lacks)
@@ -141,35 +149,28 @@ def _auto_class(transformers: Any, config: WorkerConfig) -> Any:
     return transformers.AutoModelForCausalLM
 
 
-def _image_processor(
-    config: WorkerConfig, *, graphs: bool
-) -> tuple[ImageProcessor | None, str | None]:
-    """Returns the model's processor of images, or why the model gets none."""
-    try:
-        processor = ImageProcessor.load(config.model, trust_remote_code=config.trust_remote_code)
-    except NoVision as error:
-        return None, " ".join(str(error).split())
+def _image_processor(config: WorkerConfig, *, graphs: bool) -> ImageProcessor:
+    """Returns the model's processor of images. Raises NoVision."""
+    processor = ImageProcessor.load(config.model, trust_remote_code=config.trust_remote_code)
     if graphs:
-        return None, adapter.GRAPHS
-    return processor, None
+        raise NoVision(adapter.GRAPHS)
+    return processor
 
 
-def _images(manager: Any, config: WorkerConfig, *, graphs: bool) -> tuple[Any, str | None]:
-    """Returns `images.Images`, or why the model gets no images."""
-    processor, blind = _image_processor(config, graphs=graphs)
-    if processor is None:
-        return None, blind
+def _images(manager: Any, config: WorkerConfig, *, graphs: bool) -> Any:
+    """Returns `images.Images`. Raises NoVision."""
+    processor = _image_processor(config, graphs=graphs)
     model = manager.model
     if not hasattr(model, "get_image_features") or not hasattr(model.config, "image_token_id"):
-        return None, f"transformers has no features of images for {type(model).__name__}"
+        raise NoVision(f"transformers has no features of images for {type(model).__name__}")
     from services.worker.engines.transformers.images import Images
 
     images = Images(model, processor)
     gap = images.gap()
     if gap is not None:
-        return None, gap
+        raise NoVision(gap)
     images.follow(manager.batch_processor.inputs_and_outputs)
-    return images, None
+    return images
 
 
 def _manager(
