@@ -16,9 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeAlias
 
-import msgspec
 from msgspec import Struct
-from msgspec.structs import replace
 
 from schemas.conversation import Conversation, ToolSpec, Unseal, opens_nothing
 from schemas.errors import Invalid
@@ -29,11 +27,10 @@ from services.ledger.prompt.encode import EncodedPrompt
 from services.ledger.turn_ledger import NO_LEDGER, Ledger
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.output_settings import check_sampling, output_settings
+from services.preprocessor.prompt_tools import PromptToolCache
 from services.preprocessor.raw_prompt import encode_raw, render_raw
 from services.preprocessor.render import RenderedPrompt, render
 from services.preprocessor.strip import strip
-from services.preprocessor.tool_weights import tool_tokens
-from services.runtime.caches.memo import Memo
 from services.runtime.config.stages import PreprocessorConfig
 from services.templates.tools import PromptTools
 from services.tokenization.segments import TokenIds
@@ -42,7 +39,6 @@ OnStep: TypeAlias = Callable[[str], None]
 """Called at the start of the steps `strip`, `ledger` (restore, if there is a ledger), `render` and
 `encode`, with this name."""
 
-_encode = msgspec.json.Encoder().encode
 _TOO_DEEP = "a tool's schema, a call's arguments or a template variable is nested too deeply"
 
 
@@ -85,7 +81,7 @@ class PromptMaker:
     def __init__(self, setup: ModelSetup, ledger: Ledger = NO_LEDGER) -> None:
         self._setup = setup
         self._ledger = ledger
-        self._tools: Memo[PromptTools] = Memo(setup.cache_bytes)
+        self._tools = PromptToolCache(setup)
 
     def make(
         self,
@@ -113,7 +109,7 @@ class PromptMaker:
         """The first half: a conversation's tools, and its turns in the ledger. Raises as `make`."""
         with _deep_nesting_is_invalid():
             on_step("strip")
-            tools = self.tools_of(conversation.tools)
+            tools = self._tools.get(conversation.tools)
             stripped = strip(conversation, preamble=self._setup.strip_preamble)
 
             if self._ledger.has_turns:
@@ -142,18 +138,6 @@ class PromptMaker:
                 continues=rendered.continues,
             )
             return _prompt(rendered, encoded)
-
-    def tools_of(self, tools: list[ToolSpec]) -> PromptTools:
-        """The forms of a request's tools; cached for the next request with the same tools. Raises
-        RecursionError for schemas that are nested too deeply to be written."""
-        marks = self._setup.encoder.marks
-        marker = marks.data if marks is not None else None
-
-        def make(data: bytes) -> PromptTools:
-            forms = PromptTools.of(tools, data, marker)
-            return replace(forms, tokens=tool_tokens(forms.definitions, self._setup.tokenizer))
-
-        return self._tools.get(_encode(tools), make)
 
 
 def assemble(

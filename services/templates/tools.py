@@ -89,7 +89,7 @@ def read_arguments(
 
 class PromptTools(Struct, frozen=True):
     """A request's tools in the forms that a prompt needs, shared by equal tools
-    (`PromptMaker.tools_of`)."""
+    (`PromptToolCache`)."""
 
     specs: list[ToolSpec] = []
     """The tools under the names and with the schemas that the model sees, deferred ones

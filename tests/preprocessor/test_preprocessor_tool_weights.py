@@ -5,7 +5,8 @@ import pytest
 from schemas.control import ToolWeight
 from schemas.conversation import Conversation, Message, Text, ToolSpec
 from services.preprocessor.model import ModelSetup
-from services.preprocessor.prompt import PromptMaker, assemble
+from services.preprocessor.prompt import assemble
+from services.preprocessor.prompt_tools import PromptToolCache
 from services.preprocessor.tool_weights import KEPT_S, HeaviestTools
 
 WORDS = [
@@ -42,19 +43,17 @@ def test_estimate_is_near_what_the_tools_add_to_the_prompt(setup: ModelSetup) ->
     for number in (40, 250):
         tools = [tool(index) for index in range(number)]
         added = prompt_tokens(setup, tools) - prompt_tokens(setup, [])
-        assert PromptMaker(setup).tools_of(tools).tokens == pytest.approx(added, rel=0.07), number
+        assert PromptToolCache(setup).get(tools).tokens == pytest.approx(added, rel=0.07), number
 
 
 def test_deferred_tools_do_not_count(setup: ModelSetup) -> None:
     listed = [ToolSpec("look", "Looks.")]
     deferred = [ToolSpec("find", "Finds.", deferred=True)]
     assert (
-        PromptMaker(setup).tools_of(listed + deferred).tokens
-        == PromptMaker(setup).tools_of(listed).tokens
+        PromptToolCache(setup).get(listed + deferred).tokens
+        == PromptToolCache(setup).get(listed).tokens
     )
-    assert (
-        PromptMaker(setup).tools_of(deferred).tokens == PromptMaker(setup).tools_of([]).tokens == 0
-    )
+    assert PromptToolCache(setup).get(deferred).tokens == PromptToolCache(setup).get([]).tokens == 0
 
 
 def test_heaviest_tools_of_the_last_hour_are_kept() -> None:
