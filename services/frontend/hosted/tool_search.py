@@ -129,8 +129,8 @@ def _word_counts(tool: ToolSpec) -> Counter[str]:
 
 def _words(text: str) -> list[str]:
     """Returns the words of a text, without case, accents and a plural's ending; those of
-    `snake_case` and `camelCase` are apart. In scripts without spaces, each character and each pair
-    is a word."""
+    `snake_case` and `camelCase` are separate. In scripts without spaces, each character and each
+    pair is a word."""
     if not text.isascii():
         text = normalize("NFC", _ACCENT.sub("", normalize("NFD", text)))
     words: list[str] = []

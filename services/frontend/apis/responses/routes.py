@@ -11,6 +11,7 @@ from services.frontend.apis.responses.errors import FORMAT, not_found
 from services.frontend.apis.responses.parse.body import DecodedRequest
 from services.frontend.apis.responses.request import DIALECT, Responses
 from services.frontend.apis.responses.state.background import Background, Job
+from services.frontend.apis.responses.state.connections import Connections
 from services.frontend.apis.responses.state.expand import chain_items
 from services.frontend.apis.responses.state.follow import send_events, stored_events, wait_for_end
 from services.frontend.apis.responses.state.input_items import integer, list_page, page_of
@@ -20,7 +21,6 @@ from services.frontend.apis.responses.state.running_responses import (
     RunningResponses,
 )
 from services.frontend.apis.responses.state.sealing import Sealers
-from services.frontend.apis.responses.state.socket import Connections
 from services.frontend.apis.responses.state.stored_request import StoredRequest
 from services.frontend.apis.shared.api import (
     WEATHER_PARAMETERS,
