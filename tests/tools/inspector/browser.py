@@ -152,11 +152,18 @@ def serving(fold: Fold, source: TurnSource | None = None, port: int = 0) -> Iter
         await web.TCPSite(runner, "127.0.0.1", port).start()
         return f"http://127.0.0.1:{runner.addresses[0][1]}/"
 
+    async def stop() -> None:
+        await runner.cleanup()
+        streams = asyncio.all_tasks() - {asyncio.current_task()}  # of pages that are open
+        for task in streams:
+            task.cancel()
+        await asyncio.gather(*streams, return_exceptions=True)
+
     thread.start()
     try:
         yield asyncio.run_coroutine_threadsafe(start(), loop).result(LIMIT_S)
     finally:
-        asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result(LIMIT_S)
+        asyncio.run_coroutine_threadsafe(stop(), loop).result(LIMIT_S)
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()
