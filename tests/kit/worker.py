@@ -11,7 +11,7 @@ from schemas.control import Load
 from schemas.conversation import Sampling
 from schemas.errors import TurnwireError
 from schemas.frames import TokenEntry, TokenFrame
-from schemas.requests import GenerateReply, GenerateRequest
+from schemas.requests import GenerateReply, GenerateRequest, PrefillNotice
 from schemas.token_ids import pack_ids
 from services.runtime.process import Process
 from services.worker.engine import Engine, EngineInfo, EngineRequest, Handle, Sink
@@ -20,6 +20,7 @@ from services.worker.service import Worker
 from tests.kit.waiting import LIMIT_S, eventually
 
 VOCABULARY = 100_000
+NOTICES = "_INBOX_test.notices"
 
 
 class HeldEngine(Engine):
@@ -113,3 +114,27 @@ class WorkerTrial:
         """The entry that ends a turn, when it comes."""
         await eventually(lambda: bool(self.ends(turn)))
         return self.ends(turn)[0]
+
+
+class HeldTrial(WorkerTrial):
+    """A worker with an engine that waits for the test."""
+
+    def __init__(self, worker: Process, shard: Process) -> None:
+        super().__init__(worker, shard)
+        self.engine: HeldEngine = HeldEngine()
+        self.notices: list[PrefillNotice] = []
+
+    async def generate(self, turn: str, timeout_s: float | None, **more: Any) -> GenerateReply:
+        """Sends the request of a turn."""
+        return await self.send(self.request(turn, timeout_s=timeout_s, **more))
+
+    async def start_held(self) -> None:
+        """Starts the worker of an engine with a prefix cache; `notices` are those of prefills."""
+        self.engine.features |= {"prefix_cache", "salt"}
+        await self.shard.subscribe(
+            NOTICES,
+            lambda delivery: self.notices.append(
+                msgspec.json.decode(delivery.data, type=PrefillNotice)
+            ),
+        )
+        await self.start(self.engine, await self.engine.start())

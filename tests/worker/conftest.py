@@ -1,8 +1,8 @@
-"""What the engines' tests share: models to run."""
+"""What the tests of workers share: models to run, and a worker with an engine that waits."""
 
 import gc
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from tests.kit.engines import torch, transformers
+from tests.kit.processes import MakeProcess
+from tests.kit.worker import HeldTrial
 
 
 @pytest.fixture(scope="session")
@@ -85,3 +87,22 @@ def fake_vllm(monkeypatch: pytest.MonkeyPatch) -> Any:
     for name, module in fake_vllm.modules().items():
         monkeypatch.setitem(sys.modules, name, module)
     return fake_vllm.AsyncLLM
+
+
+@pytest.fixture
+async def idle(
+    make_process: MakeProcess, request: pytest.FixtureRequest
+) -> AsyncIterator[HeldTrial]:
+    """A worker that has not started."""
+    name = request.node.name
+    shard = await make_process("parser", f"{name}-p")
+    trial = HeldTrial(await make_process("worker", f"{name}-w"), shard)
+    yield trial
+    await trial.engine.stop(1.0)
+
+
+@pytest.fixture
+async def trial(idle: HeldTrial) -> HeldTrial:
+    """One that has, with a prefix cache."""
+    await idle.start_held()
+    return idle
