@@ -36,10 +36,12 @@ class Server:
         return Pulse(1.0, pulse)
 
 
-async def watch_of(server: Any, silence_s: float = LIMIT_S) -> tuple[ServerWatch, OpenTurns]:
+async def watch_of(
+    server: Any, silence_s: float = LIMIT_S, pause: ServerPause | None = None
+) -> tuple[ServerWatch, OpenTurns]:
     turns = OpenTurns("test")
     http: Any = None
-    watch = ServerWatch(http, server, turns, ServerPause(), silence_s)
+    watch = ServerWatch(http, server, turns, pause or ServerPause(), silence_s)
     await watch.begin()
     return watch, turns
 
@@ -111,4 +113,25 @@ async def test_turn_that_gets_nothing_more_ends_while_others_go_on(
     assert not talking.turn.ended
     assert not waiting.turn.ended
     assert turns.death is None
+    running.cancel()
+
+
+async def test_silence_of_a_pause_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_watch, "PULSE_S", 0.0)
+    pause = ServerPause()
+    watch, turns = await watch_of(Server(1.0), silence_s=0.1, pause=pause)
+    listener = Listener()
+    listener.opened = True
+    silent = watch.add(turns.open("turn", listener))
+    watch.record_chunk(silent)
+    pause.begin()
+    running = asyncio.create_task(watch.run())
+    await asyncio.sleep(0.3)
+    assert not silent.turn.ended
+    pause.end()
+    resumed_at = asyncio.get_running_loop().time()
+    async with asyncio.timeout(LIMIT_S):
+        while not silent.turn.ended:
+            await asyncio.sleep(0)
+    assert asyncio.get_running_loop().time() - resumed_at > 0.1
     running.cancel()
