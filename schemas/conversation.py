@@ -320,7 +320,7 @@ class Conversation(Struct, frozen=True, omit_defaults=True):
     hints: Hints = field(default_factory=Hints)
     prompt: RawPrompt | None = None
     """If set, there are no messages, no template and no parsing."""
-    prefill: bool = True
+    continues_answer: bool = field(default=True, name="prefill")
     """The answer continues a last assistant message that ends in text. False: a new message follows
     it."""
     summary: bool = False

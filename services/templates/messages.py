@@ -77,7 +77,7 @@ def adapt(
             for message in messages:
                 continues = False
                 writer.write_message(message)
-    return TemplateInput(writer.messages, continues and conversation.prefill)
+    return TemplateInput(writer.messages, continues and conversation.continues_answer)
 
 
 def render_messages(

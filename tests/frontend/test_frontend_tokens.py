@@ -81,7 +81,7 @@ async def test_conversation_is_tokenized(served: Served, cases: Cases) -> None:
             await post(served, "/tokenize", body)
             conversation = served.gateway.tokenized[-1][2]
             assert conversation is not None
-            assert not conversation.prefill
+            assert not conversation.continues_answer
 
 
 async def test_counts_of_this_server_are_not_charged_to_the_client() -> None:

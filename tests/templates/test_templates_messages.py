@@ -230,7 +230,7 @@ def test_vision_templates_get_text_parts() -> None:
 )
 def test_last_message_that_ends_in_text_is_continued(last: Message, continues: bool) -> None:
     assert adapted(user("hi"), last).continues is continues
-    conversation = Conversation("m", [user("hi"), last], prefill=False)
+    conversation = Conversation("m", [user("hi"), last], continues_answer=False)
     assert not adapt(conversation, TemplateTraits(), NoTemplate()).continues
 
 

@@ -32,7 +32,7 @@ def request_summary(conversation: Conversation, instructions: str | None = None)
 
     `instructions`: replaces `SUMMARIZE`.
     """
-    # A prefill-only limit and stop strings would leave no summary.
+    # A limit of no output tokens, and stop strings, would leave no summary.
     sampling = replace(
         conversation.sampling,
         max_tokens=conversation.sampling.max_tokens or None,

@@ -65,10 +65,10 @@ def test_other_supported_fields_are_read() -> None:
     assert asked.conversation.verbosity == "low"
     assert asked.notes == ["web_search_options"]
     assert asked.shape.service_tier == "default"
-    assert not CHAT.read(USER, assistant("Well,")).prefill
-    assert CHAT.read(continue_final_message=True).prefill
+    assert not CHAT.read(USER, assistant("Well,")).continues_answer
+    assert CHAT.read(continue_final_message=True).continues_answer
     for mark in ("prefix", "partial"):
-        assert CHAT.read(USER, assistant("Well,", **{mark: True})).prefill
+        assert CHAT.read(USER, assistant("Well,", **{mark: True})).continues_answer
 
 
 def test_request_selects_the_form_of_the_answer() -> None:

@@ -127,7 +127,7 @@ def _conversation(
         },
         verbosity=request.verbosity,
         hints=openai_hints(request),
-        prefill=bool(request.continue_final_message or last.prefix or last.partial),
+        continues_answer=bool(request.continue_final_message or last.prefix or last.partial),
     )
 
 

@@ -182,12 +182,12 @@ def _check_last_message(request: wire.MessagesBody) -> None:
     if last.role != "assistant" or not last.content:
         return
     if isinstance(last.content, str):
-        _check_prefill(request, last.content, last.content)
+        _check_continued(request, last.content, last.content)
     elif isinstance(last.content[-1], wire.TextBlock):
-        _check_prefill(request, last.content[-1].text, last.content[0])
+        _check_continued(request, last.content[-1].text, last.content[0])
 
 
-def _check_prefill(request: wire.MessagesBody, text: str, first: str | wire.Block) -> None:
+def _check_continued(request: wire.MessagesBody, text: str, first: str | wire.Block) -> None:
     """Checks that a last message that ends in `text`, and begins with the block `first`, can be
     continued."""
     if text != text.rstrip():

@@ -52,7 +52,7 @@ def build(
         hints=hints(
             body.nvext, priority=body.priority, cache_salt=body.cache_salt, ttl=decoded.cache_ttl
         ),
-        prefill=False,
+        continues_answer=False,
     )
     compare = _compared_turn(decoded)
     return with_client(conversation, headers, body.prompt_cache_key, compare=compare)
