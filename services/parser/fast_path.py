@@ -2,11 +2,13 @@
 without parser and log. Pure.
 
 Most tokens are whole characters in a plain stretch, where the text depends on the token alone. A
-turn has a `FastPath` from the time when all its events were read until the first token that is not
+turn has a `PlainPath` from the time when all its events were read until the first token that is not
 plain, or until anything else is read or done; then `TurnParse` brings log and parser up to date.
 """
 
 from typing import Final
+
+from typing_extensions import override
 
 from schemas.events import Delta
 from schemas.frames import EventEntry, TokenEntry
@@ -19,7 +21,32 @@ UNREAD = 4096
 
 
 class FastPath:
-    """The text of a turn's tokens since it entered the fast path.
+    """The fast path of a turn. This one takes nothing, because the turn's tokens must be parsed; a
+    `PlainPath` does."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "not on the fast path"
+
+    def append(self, entry: TokenEntry) -> bool:
+        """Takes an entry. Returns False, and changes nothing, if it must be parsed."""
+        return False
+
+    def next_entry(self, room: int) -> tuple[EventEntry, int] | None:
+        """Returns the text that was not read, for a frame to the frontend, and the room that it
+        leaves; None, and changes nothing, if it takes all room, or if the events are in the log."""
+        return None
+
+    def leave(self, stream: TurnStream, blocks: BlockReader) -> None:
+        """Brings log and parser up to date with the tokens since the turn entered the fast path."""
+
+
+NO_FAST_PATH: Final = FastPath()
+
+
+class PlainPath(FastPath):
+    """The text of a turn's tokens since it entered a plain stretch.
 
     The code touches few objects, because between two frames the CPU's caches hold other data:
     memory accesses take five times as long as the instructions (measured).
@@ -39,11 +66,12 @@ class FastPath:
         self.fresh = ""
         """The text that was not read."""
 
+    @override
     def __repr__(self) -> str:
         return f"fast path to {self.offset}"
 
+    @override
     def append(self, entry: TokenEntry) -> bool:
-        """Takes an entry. Returns False, and changes nothing, if it must be parsed."""
         if entry.at != len(self._ids) or entry.attempt != self._attempt:
             return False
         if entry.finish is not None or entry.cached is not None:
@@ -67,9 +95,8 @@ class FastPath:
         self.fresh = fresh + text
         return True
 
+    @override
     def next_entry(self, room: int) -> tuple[EventEntry, int] | None:
-        """Returns the text that was not read, for a frame to the frontend, and the room that it
-        leaves; None, and changes nothing, if it takes all room."""
         text = self.fresh
         room -= len(text)
         if room <= 0:
@@ -81,32 +108,10 @@ class FastPath:
         self.fresh = ""
         return EventEntry(self._turn, self._attempt, [delta], len(self._ids)), room
 
+    @override
     def leave(self, stream: TurnStream, blocks: BlockReader) -> None:
-        """Brings log and parser up to date with the tokens since the turn entered the fast path."""
         text = self._plain.text(self._ids[self._start :])
         if text:
             blocks.add_plain(text)
         stream.sent.length = self.offset
         blocks.count_reasoning()
-
-
-class NoFastPath:
-    """The state of a turn with tokens that must be parsed."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return "not on the fast path"
-
-    def append(self, entry: TokenEntry) -> bool:
-        """Takes nothing."""
-        return False
-
-    def next_entry(self, room: int) -> None:
-        """Returns nothing: the events are in the log."""
-
-    def leave(self, stream: TurnStream, blocks: BlockReader) -> None:
-        """Does nothing: log and parser are up to date."""
-
-
-NO_FAST_PATH: Final = NoFastPath()

@@ -21,7 +21,7 @@ from services.families.grammar.scanner import BlockWriter, Scanner
 from services.parser.block_reader import BlockReader
 from services.parser.checked_calls import FirstCall
 from services.parser.event_builder import EventBuilder
-from services.parser.fast_path import NO_FAST_PATH, FastPath, NoFastPath
+from services.parser.fast_path import NO_FAST_PATH, FastPath, PlainPath
 from services.parser.trace import ReportedLogprobs, logprobs_of_each, token_logprob
 from services.parser.turn_stream import TurnStream
 from services.runtime.storage.seal import Sealer
@@ -74,7 +74,7 @@ class TurnParse:
         self.stream = stream
         self.blocks = blocks
         self.times = ParseTimes()
-        self.fast: FastPath | NoFastPath = NO_FAST_PATH
+        self.fast: FastPath = NO_FAST_PATH
         """Takes the turn's tokens while it is in a plain stretch."""
         context = stream.context
         has_logprobs = context.logprobs is not None
@@ -121,7 +121,7 @@ class TurnParse:
         if scanner.trigger is None or stretches is None or self._detokenizer.pending:
             return
         self.blocks.count_reasoning()
-        self.fast = FastPath(self.stream, stretches[scanner.trigger, scanner.escape])
+        self.fast = PlainPath(self.stream, stretches[scanner.trigger, scanner.escape])
 
     def leave_fast_path(self) -> None:
         """Leaves the fast path and brings log and parser up to date."""
