@@ -135,7 +135,7 @@ class FrontendMetrics:
         return metrics
 
     def count_refusal(self, dialect: str, outcome: str) -> None:
-        """Counts a request of which the model was not found."""
+        """Counts a request for an unknown model."""
         self.requests.labels("", dialect, outcome).inc()
 
     def _counter(self, name: str, text: str) -> Counter:

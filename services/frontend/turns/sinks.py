@@ -1,7 +1,7 @@
 """Passes turn events on: renders them into an open stream, or keeps them for a document.
 
-A sink says what has become of its answer (`started`, `ended`, `failed`). It opens and cancels no
-turns; `answer.RunningAnswer` does.
+`started`, `ended` and `failed` show the state of the answer. A sink does not open or cancel turns:
+`answer.RunningAnswer` does.
 """
 
 import asyncio

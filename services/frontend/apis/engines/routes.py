@@ -8,12 +8,14 @@ Each answers {"workers": [{"id", "weights_version", "paused", "error"}]} when ev
 it, or with status 502 and an error that names each worker that has not, and why.
 """
 
+from typing import Annotated, Literal
+
 from aiohttp import web
+from msgspec import Meta, Struct
 from msgspec.structs import asdict, replace
 
 from schemas.control import EngineAction, EngineControl, EngineState
 from schemas.errors import ErrorInfo, ErrorKind, Forbidden, Invalid
-from services.frontend.apis.engines.wire import PauseBody, ResumeBody, UpdateBody, Workers
 from services.frontend.apis.shared.api import Api, ApiSetup, Operation, json_response
 from services.frontend.apis.shared.decode import PlainBody
 from services.frontend.apis.shared.http_answer import read_request
@@ -24,6 +26,36 @@ PATH = "/engines"
 MAX_BODY_BYTES = 64 * 1024
 FAILED = 502
 """The status where a worker has not done what it should."""
+
+
+class ResumeBody(Struct, forbid_unknown_fields=True):
+    """Lets a model's engines go on."""
+
+    model: str
+
+
+class PauseBody(ResumeBody, forbid_unknown_fields=True):
+    """Stops a model's engines between two steps."""
+
+    mode: Literal["keep", "abort"] = "keep"
+    """`keep`: open turns wait and go on; `abort`: they end with an error that clients retry."""
+
+
+class UpdateBody(ResumeBody, forbid_unknown_fields=True):
+    """Loads other weights in a model's engines."""
+
+    source: Annotated[str, Meta(min_length=1)]
+    """The directory that has them, below the workers' `weights_dir`."""
+    version: Annotated[int, Meta(ge=1, le=2**53 - 1)]
+    """The number of the weights, greater than that of every worker's. Workers that have loaded it
+    from this source have done it already."""
+
+
+class Workers(Struct, frozen=True):
+    """All workers of the model, after the operation."""
+
+    workers: list[EngineState]
+
 
 _BODIES: dict[EngineAction, type[ResumeBody]] = {
     "pause": PauseBody,
@@ -43,7 +75,7 @@ class EngineRoute:
         self._body = PlainBody(_BODIES[action])
 
     async def handle(self, http: web.Request) -> web.Response:
-        """Has all workers of a model do something. Raises Forbidden, NotFound, Unavailable, and
+        """Sends a control to all workers of a model. Raises Forbidden, NotFound, Unavailable, and
         Invalid for a body, or for an adapter."""
         context = http[REQUEST_CONTEXT]
         if not context.caller.is_operator:

@@ -49,7 +49,7 @@ class MessageCollector(Collector):
 
     @override
     def body(self) -> bytes:
-        """Raises as `message`."""
+        """Raises RuntimeError where the turn has not finished."""
         return msgspec.json.encode(self.message())
 
     def _fold(self, events: Sequence[wire_events.Event]) -> None:

@@ -34,7 +34,7 @@ class TextBlock(Cacheable, tag="text"):
 
 
 class Base64Source(Struct, tag="base64"):
-    """Inline bytes, of which only the size is used."""
+    """Inline bytes."""
 
     data: Annotated[Raw, Meta(extra_json_schema={"type": "string", "contentEncoding": "base64"})]
     media_type: str

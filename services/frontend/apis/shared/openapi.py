@@ -24,7 +24,7 @@ REASONS = {
     426: "This path serves WebSockets only, or accepts no WebSocket now",
     429: "A limit of the key is exceeded; `retry-after` names the time to wait",
     500: "The engine failed",
-    502: "A worker has not done it; the message says which, and why",
+    502: "A worker failed; the message names it and the reason",
     503: "No process serves this model now, or all are busy",
     504: "The request took longer than allowed",
     529: "All processes are busy",

@@ -1,8 +1,8 @@
 """Leaves out content parts of types that an API lacks.
 
 A client that is newer than the server sends such a part again with every request of its session: a
-refusal would end the session. All else keeps its spelling and its index. Only a question of which
-nothing would remain is refused, as by the vendors: the answer would be to an empty message.
+refusal would end the session. All else keeps its spelling and its index. A user's last message
+with unknown parts only is refused, as by the vendors: the answer would be to an empty message.
 """
 
 from abc import ABC, abstractmethod

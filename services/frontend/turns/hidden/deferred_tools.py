@@ -77,11 +77,11 @@ def _deferrable(conversation: Conversation, listed: int) -> Collection[int]:
     named = {*choice.allowed}
     if choice.name is not None:
         named.add(rendered_name(choice.name, choice.namespace))
-    beyond = _in_order(conversation.tools)[listed:]
+    beyond = _distinct_names_first(conversation.tools)[listed:]
     return {index for index in beyond if _name(conversation.tools[index]) not in named}
 
 
-def _in_order(tools: Sequence[ToolSpec]) -> list[int]:
+def _distinct_names_first(tools: Sequence[ToolSpec]) -> list[int]:
     """Returns the indices of the client's tools, those with a name of their own first."""
     first_words = {
         index: _FIRST_WORD.split(_name(tool), 1)[0]

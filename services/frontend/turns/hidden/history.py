@@ -60,33 +60,33 @@ def turn_keys(conversation: Conversation) -> dict[int, str]:
     calls up to the end of the turn. A turn without text and call has none, nor has a part of a turn
     that came before.
 
-    The texts of users, those of the model, and its calls are digested apart: a client may join
+    The texts of users, those of the model, and its calls have a digest each: a client may join
     texts. Calls of hosted tools do not count: the client may not have them.
     """
     keys: dict[str, int] = {}
     hosted = {tool.name for tool in conversation.tools if tool.hosted is not None}
-    asked = hashlib.blake2b(_bytes(conversation.client.session or "") + b"\0")
-    said = hashlib.blake2b()
-    called = hashlib.blake2b()
+    user_digest = hashlib.blake2b(_bytes(conversation.client.session or "") + b"\0")
+    model_digest = hashlib.blake2b()
+    call_digest = hashlib.blake2b()
     for index, group in _groups(conversation.messages):
         role = group[0].role
         if role == "assistant":
             text = squeeze("".join(_texts(group)))
             calls = [part for part in parts_of(group) if isinstance(part, Call)]
-            said.update(_bytes(text))
+            model_digest.update(_bytes(text))
             for call in calls:
                 if call.name not in hosted:
-                    called.update(_bytes(call_order(call.call_id)[0]))
+                    call_digest.update(_bytes(call_order(call.call_id)[0]))
             key = ""
             if calls:
                 key = call_order(calls[0].call_id)[0]
             elif text:
-                digests = asked.digest() + said.digest() + called.digest()
+                digests = user_digest.digest() + model_digest.digest() + call_digest.digest()
                 key = hashlib.blake2b(digests, digest_size=16).hexdigest()
             keys.setdefault(key, index)
         elif role != "tool":
             for text in _texts(group):
-                asked.update(_bytes(text) + b"\0")
+                user_digest.update(_bytes(text) + b"\0")
     return {index: key for key, index in keys.items() if key}
 
 
@@ -113,16 +113,16 @@ def put_back(messages: Sequence[Message], hidden: Mapping[int, HiddenTurns]) -> 
 def _restored(turn: Sequence[Message], hidden: HiddenTurns) -> list[Message] | None:
     """Returns the messages in place of those of a turn; None if the client changed the part of it
     that repeats the hidden turns."""
-    own = _without_hidden(parts_of(turn), hidden)
-    if own is None:
+    kept = _without_hidden(parts_of(turn), hidden)
+    if kept is None:
         return None
     for beside in reversed(hidden.beside):
-        own = _with_call(own, beside)
-    if not own:
+        kept = _with_call(kept, beside)
+    if not kept:
         return hidden.messages
     ids = chain.from_iterable(message.ids for message in turn)
-    own_ids = [id for id in ids if not _is_of(id, hidden.turns)]
-    return [*hidden.messages, replace(turn[0], parts=own, ids=own_ids)]
+    kept_ids = [id for id in ids if not _is_of(id, hidden.turns)]
+    return [*hidden.messages, replace(turn[0], parts=kept, ids=kept_ids)]
 
 
 def _without_hidden(parts: Sequence[Part], hidden: HiddenTurns) -> list[Part] | None:
@@ -139,10 +139,10 @@ def _without_hidden(parts: Sequence[Part], hidden: HiddenTurns) -> list[Part] | 
             if part.text and not (part.seal or part.id):
                 has_bare_thoughts = True
         others.append(part)
-    own = _cut(others, Text, _texts(hidden.messages))
-    if own is None or not has_bare_thoughts:
-        return own
-    return _cut(own, Reasoning, (thought.text or "" for thought in thoughts))
+    kept = _cut(others, Text, _texts(hidden.messages))
+    if kept is None or not has_bare_thoughts:
+        return kept
+    return _cut(kept, Reasoning, (thought.text or "" for thought in thoughts))
 
 
 def _cut(
@@ -155,17 +155,17 @@ def _cut(
     if not squeeze(written).startswith(start):
         return None
     characters = len(start)
-    own: list[Part] = []
+    kept: list[Part] = []
     for part in parts:
         if not characters or not isinstance(part, kind):
-            own.append(part)
+            kept.append(part)
             continue
         text = part.text or ""
         rest = text[_index_after(text, characters) :]
         characters -= min(characters, len(squeeze(text)))
         if rest.strip():
-            own.append(replace(part, text=rest))
-    return own
+            kept.append(replace(part, text=rest))
+    return kept
 
 
 def _index_after(text: str, characters: int) -> int:

@@ -78,8 +78,8 @@ class HiddenMemory:
         """Remembers what is hidden of an answer, or that nothing is. Returns when other frontends
         can read it.
 
-        Nothing is, too, of answers that cannot be told from each other when they come back: they
-        have no call, and the same history.
+        Answers without a call and with the same history cannot be distinguished when they come
+        back: of them, nothing is remembered.
 
         Args:
             before: the conversation before the answer.
