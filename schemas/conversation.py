@@ -78,6 +78,11 @@ class Call(Struct, frozen=True, tag="call", omit_defaults=True):
     """The id that the model wrote, in a turn that the ledger restored: the template shows this
     one."""
 
+    @property
+    def rendered_name(self) -> str:
+        """The name of the tool as the model sees it."""
+        return rendered_name(self.name, self.namespace)
+
 
 class ToolReference(Struct, frozen=True, tag="tool_reference"):
     """The point in a result from which on the model sees a deferred tool (Claude Code's
@@ -169,10 +174,15 @@ class ToolSpec(Struct, frozen=True, omit_defaults=True, weakref=True):
     """Set if the frontend runs the tool; the other stages treat it like any function."""
 
     @property
+    def rendered_name(self) -> str:
+        """The name under which the model sees the tool."""
+        return rendered_name(self.name, self.namespace)
+
+    @property
     def names(self) -> set[str]:
         """The names by which a `ToolChoice` may mean the tool: its own, and the one that the model
         sees."""
-        return {self.name, rendered_name(self.name, self.namespace)}
+        return {self.name, self.rendered_name}
 
 
 class ToolChoice(Struct, frozen=True, omit_defaults=True):
@@ -187,6 +197,11 @@ class ToolChoice(Struct, frozen=True, omit_defaults=True):
     allowed: list[str] = []
     """The only tools that may be called (`allowed_tools`); empty: all. The prompt has all of them
     in any case, so that a session keeps its prefix."""
+
+    @property
+    def rendered_name(self) -> str:
+        """`name` as the model sees it; "" if the choice names no tool."""
+        return rendered_name(self.name or "", self.namespace)
 
     def chosen(self, tools: Iterable[ToolSpec]) -> ToolSpec | None:
         """The tool that must be called, where the mode is `tool`; None: it is not among the tools.

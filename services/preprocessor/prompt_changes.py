@@ -17,7 +17,7 @@ from secrets import token_bytes
 from msgspec.structs import replace
 from prometheus_client import CollectorRegistry, Counter
 
-from schemas.conversation import Call, Conversation, Message, Part, Text, rendered_name
+from schemas.conversation import Call, Conversation, Message, Part, Text
 from schemas.session import SessionKey, session_key
 from services.preprocessor.prompt import Prompt
 from services.prompt_diff.prompts import ComparedPrompt, Difference, difference
@@ -154,9 +154,7 @@ def _texts_and_call_ids(message: Message) -> tuple[str, ...]:
 
 def _names_of_tools(conversation: Conversation) -> tuple[str, ...]:
     """The tools in the prompt, under the names that the model sees."""
-    return tuple(
-        rendered_name(tool.name, tool.namespace) for tool in conversation.tools if not tool.deferred
-    )
+    return tuple(tool.rendered_name for tool in conversation.tools if not tool.deferred)
 
 
 def head_of(conversation: Conversation, text: str, end: int) -> int:

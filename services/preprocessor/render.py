@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from schemas.conversation import Conversation, OutputFormat, ToolSpec, Unseal, rendered_name
+from schemas.conversation import Conversation, OutputFormat, ToolSpec, Unseal
 from schemas.errors import Invalid
 from schemas.events import BlockStart, FinishReason
 from services.families import Family, open_parser
@@ -131,7 +131,7 @@ def allowed_tools(conversation: Conversation) -> list[str]:
     rendered_names: dict[str, list[str]] = {}
     """The names that the model sees by those that the client may use."""
     for tool in conversation.tools:
-        rendered = rendered_name(tool.name, tool.namespace)
+        rendered = tool.rendered_name
         for name in tool.names:
             rendered_names.setdefault(name, []).append(rendered)
 
@@ -151,8 +151,8 @@ def _chosen_tool(conversation: Conversation) -> str:
     choice = conversation.tool_choice
     chosen = choice.chosen(conversation.tools)
     if chosen is not None:
-        return rendered_name(chosen.name, chosen.namespace)
-    name = rendered_name(choice.name or "", choice.namespace)
+        return chosen.rendered_name
+    name = choice.rendered_name
     raise Invalid(
         f"tool_choice names a tool that is not among the tools: {name}", param="tool_choice"
     )
@@ -207,7 +207,7 @@ def _marked_call(call: str, conversation: Conversation, setup: ModelSetup) -> st
     if marks is None:
         return call
     for tool in conversation.tools:
-        name = rendered_name(tool.name, tool.namespace)
+        name = tool.rendered_name
         marked = call.replace(name, marks.data.mark(name))
         if any(piece.data for piece in marks.pieces(marked)):
             if not _reads_calls_of(tool, setup.family):
@@ -222,7 +222,7 @@ def _marked_call(call: str, conversation: Conversation, setup: ModelSetup) -> st
 
 def _reads_calls_of(tool: ToolSpec, family: Family) -> bool:
     """Whether a parser finds the tool's name in a call that the family writes."""
-    name = rendered_name(tool.name, tool.namespace)
+    name = tool.rendered_name
     parser = open_parser(family.name, tools=[rendered_tool(tool)])
     events = [
         *parser.feed(family.style.write_call(name, {})),

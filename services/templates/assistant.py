@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 from msgspec import Struct
 
-from schemas.conversation import Call, Reasoning, Text, rendered_name
+from schemas.conversation import Call, Reasoning, Text
 from services.templates.chat_template import ChatTemplate, TemplateMessage
 from services.templates.tools import arguments_of
 from services.templates.traits import TemplateTraits
@@ -247,7 +247,7 @@ class AssistantWriter:
         return {"id": call_id, "type": "function", "function": {"name": name, "arguments": written}}
 
     def _name_and_arguments(self, call: Call) -> tuple[str, dict[str, Any]]:
-        name = rendered_name(call.name, call.namespace)
+        name = call.rendered_name
         arguments = arguments_of(call)
         if self._marker is None:
             return name, arguments

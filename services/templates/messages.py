@@ -21,7 +21,6 @@ from schemas.conversation import (
     Text,
     Unseal,
     opens_nothing,
-    rendered_name,
 )
 from schemas.errors import Invalid
 from services.templates.assistant import AssistantPart, AssistantWriter, WriteCall
@@ -133,9 +132,7 @@ class _ConversationWriter:
         self._traits = traits
         self._unseal = unseal
         self._marks = marks
-        self._tools = {
-            rendered_name(tool.name, tool.namespace): tool for tool in conversation.tools
-        }
+        self._tools = {tool.rendered_name: tool for tool in conversation.tools}
         self._names: dict[str, str] = {}
         """Tool names by call id. If two calls have the same id, the later counts for all
         results."""
@@ -167,7 +164,7 @@ class _ConversationWriter:
         parts = chain.from_iterable(message.parts for message in messages)
         calls = (part for part in parts if isinstance(part, Call))
         for number, call in enumerate(calls):
-            name = self._names[call.call_id] = rendered_name(call.name, call.namespace)
+            name = self._names[call.call_id] = call.rendered_name
             if self._traits.calls.ids == "short":
                 self._ids[call.call_id] = f"{number:09d}"
             elif call.original_id:

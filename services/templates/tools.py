@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from schemas.conversation import Call, ToolSpec, rendered_name
+from schemas.conversation import Call, ToolSpec
 from services.families.bare_tools import reduced_json
 from services.templates.chat_template import TemplateTool
 from services.templates.json_values import JsonDict
@@ -30,7 +30,7 @@ def tool_definition(tool: ToolSpec) -> TemplateTool:
     schema = tool.schema
     if not schema:
         schema = _CUSTOM_SCHEMA if tool.kind == "custom" else {"type": "object", "properties": {}}
-    name = rendered_name(tool.name, tool.namespace)
+    name = tool.rendered_name
     description = tool.description
     grammar = tool.grammar
     if grammar is not None:

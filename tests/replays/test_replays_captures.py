@@ -18,7 +18,6 @@ from schemas.conversation import (
     Text,
     ToolReference,
     ToolSpec,
-    rendered_name,
 )
 from services.frontend.apis.chat.request import Chat
 from services.frontend.apis.messages.request import Messages
@@ -73,7 +72,7 @@ def story_of(conversation: Conversation) -> Story:
                 case Reasoning():
                     story.append(("reasoning", part.text, part.seal))
                 case Call():
-                    name = rendered_name(part.name, part.namespace)
+                    name = part.rendered_name
                     story.append(("call", part.call_id, name, _arguments(part.arguments)))
                 case Result():
                     inner = [_inner(one) for one in part.parts]
@@ -97,7 +96,7 @@ def _inner(part: Any) -> Any:
 
 
 def form_of(tool: ToolSpec) -> tuple[str, str, Any]:
-    return rendered_name(tool.name, tool.namespace), tool.description, tool.schema
+    return tool.rendered_name, tool.description, tool.schema
 
 
 def reduced(story: Story, api: Api) -> Story:

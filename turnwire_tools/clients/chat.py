@@ -16,7 +16,6 @@ from schemas.conversation import (
     ToolChoice,
     ToolReference,
     ToolSpec,
-    rendered_name,
 )
 from turnwire_tools.clients import shared
 from turnwire_tools.clients.answer import AnswerBlock, BlockKind, End
@@ -71,7 +70,7 @@ def _choice(choice: ToolChoice) -> str | JsonObject:
             return "required"
         case "none":
             return "none"
-    name = rendered_name(choice.name or "", choice.namespace)
+    name = choice.rendered_name
     return {"type": "function", "function": {"name": name}}
 
 
@@ -128,7 +127,7 @@ def _assistant(parts: list[Part]) -> JsonObject:
 
 
 def _call(call: Call) -> JsonObject:
-    name = rendered_name(call.name, call.namespace)
+    name = call.rendered_name
     if call.kind == "custom":
         text = msgspec.json.decode(call.arguments)["input"]
         return {"id": call.call_id, "type": "custom", "custom": {"name": name, "input": text}}
@@ -157,7 +156,7 @@ def _content(part: Part | ToolReference) -> JsonObject:
 
 def _tool(tool: ToolSpec) -> JsonObject:
     fields: JsonObject = {
-        "name": rendered_name(tool.name, tool.namespace),
+        "name": tool.rendered_name,
         "description": tool.description,
     }
     if tool.kind == "function":

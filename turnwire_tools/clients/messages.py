@@ -18,7 +18,6 @@ from schemas.conversation import (
     ToolChoice,
     ToolReference,
     ToolSpec,
-    rendered_name,
 )
 from turnwire_tools.clients import shared
 from turnwire_tools.clients.answer import AnswerBlock, BlockKind, End
@@ -85,7 +84,7 @@ def _message(turn: Message) -> JsonObject:
 def _choice(choice: ToolChoice) -> JsonObject:
     written: JsonObject = {"type": choice.mode}
     if choice.mode == "tool":
-        written["name"] = rendered_name(choice.name or "", choice.namespace)
+        written["name"] = choice.rendered_name
     if choice.mode != "none" and not choice.parallel:
         written["disable_parallel_tool_use"] = True
     return written
@@ -127,7 +126,7 @@ def _call(call: Call) -> JsonObject:
     return {
         "type": "tool_use",
         "id": call.call_id,
-        "name": rendered_name(call.name, call.namespace),
+        "name": call.rendered_name,
         "input": _input(call.arguments),
     }
 
@@ -169,7 +168,7 @@ def _tool(tool: ToolSpec) -> JsonObject:
             "required": ["input"],
         }
     written: JsonObject = {
-        "name": rendered_name(tool.name, tool.namespace),
+        "name": tool.rendered_name,
         "description": tool.description,
         "input_schema": schema,
         **present(strict=tool.strict),

@@ -16,7 +16,6 @@ from schemas.conversation import (
     ToolChoice,
     ToolReference,
     ToolSpec,
-    rendered_name,
 )
 from turnwire_tools.clients import shared
 from turnwire_tools.clients.answer import AnswerBlock
@@ -67,7 +66,7 @@ class _ResultWriter:
     """Writes results. What kind of item one is depends on its call."""
 
     def __init__(self, tools: list[ToolSpec], turns: list[Message]) -> None:
-        self._tools = {rendered_name(tool.name, tool.namespace): tool for tool in tools}
+        self._tools = {tool.rendered_name: tool for tool in tools}
         parts = [part for turn in turns for part in turn.parts]
         self._calls = {part.call_id: part for part in parts if isinstance(part, Call)}
 

@@ -15,7 +15,7 @@ from unicodedata import normalize
 
 import regex
 
-from schemas.conversation import HostedKind, ToolSpec, rendered_name
+from schemas.conversation import HostedKind, ToolSpec
 
 MAX_FOUND: Final = 5
 """The most tools that a search returns, as Anthropic's."""
@@ -58,7 +58,7 @@ def _matching(pattern: str, tools: Sequence[ToolSpec]) -> list[str]:
     """Returns the tools that a regular expression matches, first those with a matching name. Case
     does not count."""
     compiled = _compiled(pattern)
-    names = [_name(tool) for tool in tools]
+    names = [tool.rendered_name for tool in tools]
     texts = ["\n".join(_texts(tool)) for tool in tools]
     deadline = time.monotonic() + PATTERN_S
     by_name = _found_in(compiled, names, deadline)
@@ -101,7 +101,7 @@ def _ranked(query: str, tools: Sequence[ToolSpec]) -> list[str]:
     counts = [_word_counts(tool) for tool in tools]
     scores = _scores(wanted, counts)
     order = sorted(range(len(tools)), key=lambda index: -scores[index])
-    return [_name(tools[index]) for index in order[:MAX_FOUND] if scores[index] > 0]
+    return [tools[index].rendered_name for index in order[:MAX_FOUND] if scores[index] > 0]
 
 
 def _scores(wanted: set[str], counts: Sequence[Counter[str]]) -> list[float]:
@@ -123,7 +123,7 @@ def _scores(wanted: set[str], counts: Sequence[Counter[str]]) -> list[float]:
 
 
 def _word_counts(tool: ToolSpec) -> Counter[str]:
-    names = [_name(tool)] * _NAME_WEIGHT
+    names = [tool.rendered_name] * _NAME_WEIGHT
     return Counter(_words("\n".join([*names, *_texts(tool)])))
 
 
@@ -152,10 +152,6 @@ def _stem(word: str) -> str:
     if word.endswith(("xe", "se", "ze", "che", "she")):  # of boxes as of caches
         return word[:-1]
     return word
-
-
-def _name(tool: ToolSpec) -> str:
-    return rendered_name(tool.name, tool.namespace)
 
 
 def _texts(tool: ToolSpec) -> Iterator[str]:

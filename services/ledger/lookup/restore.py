@@ -16,7 +16,6 @@ from schemas.conversation import (
     Text,
     ToolSpec,
     Unseal,
-    rendered_name,
 )
 from services.ledger.turns.chain import parts_of
 from services.ledger.turns.evidence import call_digest
@@ -155,7 +154,7 @@ def _restored_call(original: Call, sent: Call, id_digests: Collection[bytes]) ->
     changed it."""
     if changes_directory(original.arguments, sent.arguments):
         return None
-    name = rendered_name(sent.name, sent.namespace)
+    name = sent.rendered_name
     if name != original.name:
         has_same_id = call_digest(sent.call_id) in id_digests
         if name.casefold() != original.name.casefold() and not has_same_id:

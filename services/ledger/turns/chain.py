@@ -24,7 +24,6 @@ from schemas.conversation import (
     Result,
     Text,
     ToolReference,
-    rendered_name,
 )
 from schemas.session import SessionKey, session_key
 from services.ledger.turns.keys import add_record, key_arguments, new_hasher, squeeze, turn_key
@@ -121,7 +120,7 @@ def text_and_calls(parts: Sequence[Part]) -> tuple[str, list[tuple[str, str]]]:
 
 
 def _name_and_arguments(call: Call) -> tuple[str, str]:
-    name = rendered_name(call.name, call.namespace)
+    name = call.rendered_name
     return name, key_arguments(name, call.arguments, freeform=call.kind == "custom")
 
 

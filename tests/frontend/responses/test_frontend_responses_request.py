@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from schemas.conversation import Grammar, ToolSpec, rendered_name
+from schemas.conversation import Grammar, ToolSpec
 from schemas.errors import Invalid
 from services.frontend.apis.responses.parse.body import decode
 from services.frontend.apis.responses.parse.tools import ToolName, find_tool_name
@@ -62,17 +62,17 @@ def test_tools_that_render_to_one_name_are_told_apart() -> None:
     ]
     outputs = [function_output(str(number)) for number in range(len(tools))]
     ask = RESPONSES.ask(*calls, *outputs, tools=listed)
-    shown = [rendered_name(tool.name, tool.namespace) for tool in ask.conversation.tools]
+    shown = [tool.rendered_name for tool in ask.conversation.tools]
     assert len({*shown}) == len(tools)
     known = [find_tool_name(ask.shape.names, name) for name in shown]
     assert [(name.name, name.namespace) for name in known] == tools
     assistants, results = ask.conversation.messages[-2:]
-    assert [rendered_name(call.name, call.namespace) for call in assistants.parts] == shown
+    assert [call.rendered_name for call in assistants.parts] == shown
     assert [result.name for result in results.parts] == shown
     for name, (bare, namespace) in zip(shown, tools, strict=True):
         chosen = {"type": "function", "name": bare, "namespace": namespace}
         choice = RESPONSES.read(tools=listed, tool_choice=chosen).tool_choice
-        assert rendered_name(choice.name or "", choice.namespace) == name
+        assert choice.rendered_name == name
 
 
 def test_tool_that_is_declared_twice_is_refused() -> None:

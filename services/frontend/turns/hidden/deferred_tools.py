@@ -13,7 +13,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from schemas.conversation import Conversation, HostedTool, ToolChoice, ToolSpec, rendered_name
+from schemas.conversation import Conversation, HostedTool, ToolChoice, ToolSpec
 from services.frontend.content.hosted_tools import hosted_spec
 
 _SEARCH: Final = "tool_search"
@@ -52,7 +52,7 @@ def defer_tools(conversation: Conversation, listed: int) -> Conversation:
 def last_choice(choice: ToolChoice, tools: Sequence[ToolSpec]) -> ToolChoice:
     """Returns the choice for the last turn of an answer, in which hosted tools are not run. A
     required call is one of the client; one of a hidden tool that is not required is left out."""
-    names = [_name(tool) for tool in tools if tool.hosted is None]
+    names = [tool.rendered_name for tool in tools if tool.hosted is None]
     if not names or any(tool.hosted is not None and not tool.hosted.hidden for tool in tools):
         return ToolChoice("none")
     if choice.mode != "any":
@@ -76,21 +76,17 @@ def _deferrable(conversation: Conversation, listed: int) -> Collection[int]:
     choice = conversation.tool_choice
     named = {*choice.allowed}
     if choice.name is not None:
-        named.add(rendered_name(choice.name, choice.namespace))
+        named.add(choice.rendered_name)
     beyond = _distinct_names_first(conversation.tools)[listed:]
-    return {index for index in beyond if _name(conversation.tools[index]) not in named}
+    return {index for index in beyond if conversation.tools[index].rendered_name not in named}
 
 
 def _distinct_names_first(tools: Sequence[ToolSpec]) -> list[int]:
     """Returns the indices of the client's tools, those with a name of their own first."""
     first_words = {
-        index: _FIRST_WORD.split(_name(tool), 1)[0]
+        index: _FIRST_WORD.split(tool.rendered_name, 1)[0]
         for index, tool in enumerate(tools)
         if tool.hosted is None
     }
     counts = Counter(first_words.values())
     return sorted(first_words, key=lambda index: counts[first_words[index]] > 1)
-
-
-def _name(tool: ToolSpec) -> str:
-    return rendered_name(tool.name, tool.namespace)

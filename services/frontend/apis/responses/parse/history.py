@@ -17,7 +17,6 @@ from schemas.conversation import (
     ResultPart,
     Role,
     Text,
-    rendered_name,
 )
 from schemas.errors import Invalid
 from services.frontend.apis.shared.content import CallHistory
@@ -125,4 +124,4 @@ class ItemHistory(CallHistory):
             self._results = []
 
     def _number(self, call: Call) -> None:
-        self._add_call(call, rendered_name(call.name, call.namespace))
+        self._add_call(call, call.rendered_name)

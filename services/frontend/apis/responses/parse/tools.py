@@ -82,7 +82,7 @@ class RequestTools(Struct):
         """A call under the name that the model sees, if that is an alias. OpenAI's servers put a
         function that a search found into a namespace of its own name."""
         if call.namespace == call.name:
-            is_known = rendered_name(call.name, call.namespace) in self.specs
+            is_known = call.rendered_name in self.specs
             if call.name in self.specs and not is_known:
                 return replace(call, namespace=None)
         alias = self.aliases.get((call.name, call.namespace))
