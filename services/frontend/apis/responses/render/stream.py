@@ -42,7 +42,8 @@ class ResponsesStream(ResponseRenderer):
 
     @override
     def render(self, events: Sequence[TurnEvent], choice: int = 0) -> bytes:
-        """The next events. Deltas that came together are sent as one."""
+        """The next events. Text alone is sent as one delta without making an event, as in
+        `TurnRenderer`; here a delta also has a number, and is kept for the end of its item."""
         item = self._items.item
         if item.plain is not None:
             delta = self._encoder.encode_plain(events, item.plain, item.pieces)
