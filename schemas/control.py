@@ -253,6 +253,6 @@ class KvSnapshot(Struct, frozen=True, omit_defaults=True):
     seq: int
     keys: bytes
     ends: bool = False
-    """As in `KvUpdate`."""
+    """The keys are those of reusable beginnings, as in `KvUpdate`."""
     offloaded: bytes = b""
     """All blocks in the slower memory."""

@@ -244,7 +244,7 @@ class Prepared(Struct, frozen=True, omit_defaults=True, tag="prepared", tag_fiel
     comparison: PromptComparison | None = None
     """None: the request compares with no earlier prompt, or the comparison is not possible."""
     opening: str = ""
-    """With `prompt_ids`: as in `LedgerContext`."""
+    """With `prompt_ids`: the turn opening at the prompt's end, as in `LedgerContext`."""
     images: list[PromptImage] = []
     """With `prompt_ids`: the images in the prompt, in order."""
 
@@ -261,9 +261,10 @@ class Finish(Struct, frozen=True, omit_defaults=True, tag="finish", tag_field="t
     stop_id: int | None = None
     """If ids came: the end token, which is then the last of them."""
     weights: list[WeightsSpan] = []
-    """As in `TokenFinish`, in place of spans in the `OutputTokens`."""
+    """Replace the spans of the `OutputTokens`, from the first one's place on. Empty: those are
+    final."""
     experts: str = ""
-    """As in `TokenFinish`."""
+    """The worker's file with the experts to which the tokens were routed; "": there is none."""
     hidden_usage: Usage = Usage()
     """The prompts of turns that the client does not see, beyond `usage`. Never on the bus."""
 

@@ -56,7 +56,7 @@ class TokenFrame(Struct, frozen=True, omit_defaults=True):
     generation."""
     entries: list[TokenEntry] = field(default_factory=list)
     time: float = 0.0
-    """As in `TurnRequest`."""
+    """Unix time at which it was sent, for observers of the bus; 0: unknown."""
 
 
 class EventEntry(Struct, frozen=True, omit_defaults=True, gc=False):
@@ -79,10 +79,10 @@ class EventFrame(Struct, frozen=True, omit_defaults=True):
 
     sender: str
     seq: int
-    """As in a `TokenFrame`; `NO_STREAM` for a `refusal` or a `probe`."""
+    """The frame's number, as in a `TokenFrame`; `NO_STREAM` for a `refusal` or a `probe`."""
     entries: list[EventEntry] = field(default_factory=list)
     time: float = 0.0
-    """As in `TurnRequest`."""
+    """Unix time at which it was sent, for observers of the bus; 0: unknown."""
 
     @classmethod
     def refusal(cls, sender: str, turn: str, attempt: int, error: ErrorInfo) -> "EventFrame":

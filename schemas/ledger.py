@@ -63,9 +63,11 @@ class LedgerEntry(Struct, frozen=True, omit_defaults=True):
     tail: str = ""
     """The part that the client received of the token after `ids`, in which a stop string began."""
     in_reasoning: bool = False
-    """As in the turn's `ParseContext`, like `prefix` and `calls_as_text`."""
+    """The prompt ended inside an open reasoning block."""
     prefix: str = ""
+    """Text at the prompt's end that belongs to the turn, as in its `ParseContext`."""
     calls_as_text: bool = False
+    """A call's markup was text: the request allowed no calls."""
     beginning: bool = False
     """The turn went on after these tokens, or was broken off: a client may send the beginning of a
     turn back. Only ids and seals choose this entry."""

@@ -111,7 +111,7 @@ class ParseContext(Struct, frozen=True, omit_defaults=True):
     types of its tool's schema. Calls are sent whole, and one that is broken is decoded again from
     its opener, once. "": calls are sent as they are written."""
     broken_call: BrokenCall | None = None
-    """As in `TurnRequest`: no further call is decoded again."""
+    """The broken call that this attempt decodes again. If set, no further one is."""
     logprobs: int | None = None
     """Number of alternatives in each `TokenLogprob`; None: no log probabilities."""
     prompt_ids: bytes = b""
@@ -127,11 +127,11 @@ class ParseContext(Struct, frozen=True, omit_defaults=True):
     ledger: LedgerContext | None = None
     """Context for the turn's ledger entry; None: no entry."""
     comparison: PromptComparison | None = None
-    """As in the turn's `Prepared`."""
+    """How the prompt departs from an earlier one, for the turn's `Prepared`."""
     images: list[PromptImage] = []
-    """With `prompt_ids`: as in the turn's `Prepared`."""
+    """With `prompt_ids`: the images in the prompt, in order."""
     trace: dict[str, str] = {}
-    """As in `TurnRequest`."""
+    """W3C trace context, as in `TurnRequest`."""
 
 
 FENCE = "```"
@@ -144,7 +144,7 @@ class ThoughtBudget(Struct, frozen=True, omit_defaults=True):
     because tokens may split characters."""
 
     tokens: int
-    """For all thoughts of the turn, without the markers around them."""
+    """The limit of all thoughts of the turn together, without the markers around them."""
     spelling: dict[str, bytes]
     """The text that matters in a token → the tokens with this text (`pack_ids`). "\\0" stands for
     other text, and for a token that is not here."""
@@ -157,8 +157,8 @@ class ThoughtBudget(Struct, frozen=True, omit_defaults=True):
     end: bytes
     """The tokens that end a thought (`pack_ids`)."""
     answer: bytes
-    """As `end`, for a thought that opens when the budget is spent. In a format of messages they
-    also open an answer."""
+    """The tokens that end a thought which opens when the budget is spent. In a format of messages
+    they also open an answer."""
     in_reasoning: bool = False
     """The prompt ends inside an open thought."""
     grammar: str = ""
@@ -191,7 +191,7 @@ class GenerateRequest(Struct, frozen=True, omit_defaults=True):
     priority: float = 0.0
     """Greater is sooner."""
     timeout_s: float | None = None
-    """As in `TurnRequest`."""
+    """Seconds after which the answer is useless, from the arrival of this message."""
     cache_salt: str | None = None
     guided: Raw = ABSENT
     """An `OutputFormat`, for engines with guided decoding."""
@@ -205,7 +205,7 @@ class GenerateRequest(Struct, frozen=True, omit_defaults=True):
     thought_budget: ThoughtBudget | None = field(default=None, name="thoughts")
     """None: the turn's reasoning has no limit of its own."""
     trace: dict[str, str] = {}
-    """As in `TurnRequest`."""
+    """W3C trace context, as in `TurnRequest`."""
     reused: int = 0
     """Tokens at the prompt's start that were not encoded: those of a known prompt, and original
     tokens of turns."""
@@ -235,11 +235,11 @@ class GenerateRequest(Struct, frozen=True, omit_defaults=True):
     images: list[PromptImage] = []
     """The images in `prompt`, in order."""
     adapter: str = ""
-    """As in `Conversation`."""
+    """The LoRA adapter that decodes; "": none."""
     any_weights: bool = False
-    """As in `Hints`."""
+    """The prompt may reuse KV blocks that other versions of the weights have computed."""
     time: float = 0.0
-    """As in `TurnRequest`."""
+    """Unix time at which it was sent, for observers of the bus; 0: unknown."""
 
     @property
     def is_prefill(self) -> bool:
