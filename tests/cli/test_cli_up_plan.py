@@ -364,6 +364,12 @@ def test_request_fits_a_terminal() -> None:
     line = log_text("frontend-1", json.dumps(longer)).plain
     assert len(line) <= 120
     assert " hangup  1.40 s" in line
+    hangup = fields | {"outcome": "hangup", "status": None}
+    del hangup["cached_tokens"]
+    assert log_text("frontend-1", json.dumps(hangup)).plain.endswith("152021+1078 tokens  5a3a7189")
+    del hangup["ttft"]
+    line = log_text("frontend-1", json.dumps(hangup)).plain
+    assert line.endswith(" hangup  1.40 s  152021+1078 tokens  5a3a7189")
     unknown = fields | {"status": 404, "requested_model": "gpt-4"}
     del unknown["output_tokens"]
     line = log_text("frontend-1", json.dumps(unknown)).plain

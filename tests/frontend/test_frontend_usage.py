@@ -1,16 +1,24 @@
-"""`GET /v1/usage`: a key's own numbers."""
+"""`GET /v1/usage`: a key's own numbers, which the log and the metrics have, too."""
 
+import asyncio
+import json
 from pathlib import Path
+from typing import Any
 
 from typing_extensions import override
 
+from schemas.events import BlockStart, Delta
 from schemas.notices import FrontendNotice, UsageReported, UsageRequested
 from services.frontend.peers import Peers
 from services.frontend.turns.key_usage import KeyUsage
 from services.runtime.config.frontend import FrontendConfig
 from tests.kit.bodies import MODEL, chat
-from tests.kit.frontend import KEY, FakeGateway, guarded, key_line, serving
+from tests.kit.events import USAGE, Step, finish
+from tests.kit.every import Cases
+from tests.kit.frontend import KEY, FakeGateway, FakeTurn, Served, guarded, key_line, serving
+from tests.kit.raw_http import connected, post
 from tests.kit.rollouts import MemoryRollouts
+from tests.kit.waiting import eventually
 
 
 async def test_usage_is_the_sum_of_what_answers_report(tmp_path: Path) -> None:
@@ -39,6 +47,66 @@ async def test_usage_is_the_sum_of_what_answers_report(tmp_path: Path) -> None:
     assert (mine["key"], mine["frontends"], mine["complete"]) == ("alpha", 1, True)
     assert (theirs["key"], theirs["total"]["turns"]) == ("beta", 1)
     assert refused.status == 401
+
+
+PROMPT = 656
+"""Tokens of each prompt of the fake gateway."""
+ARRIVED = 18
+
+
+async def give_up(served: Served, body: dict[str, Any]) -> None:
+    """Hangs up when the turns of a request have brought `ARRIVED` tokens each."""
+    request = post(json.dumps(body).encode(), path="/v1/chat/completions")
+    choices = body.get("n", 1)
+    turns: list[FakeTurn] = served.gateway.turns
+    async with connected(served.port, request):
+        await eventually(lambda: len(turns) == choices)
+        await eventually(lambda: all(turn.player is not None for turn in turns))
+        for turn in turns:
+            turn.sink.push([BlockStart(0, "text"), Delta(0, 0, "so")], ARRIVED)
+        await asyncio.sleep(0)
+    await eventually(lambda: bool(served.lines))
+
+
+async def test_answer_that_was_given_up_has_the_same_tokens_everywhere(cases: Cases) -> None:
+    for stream in (True, False):
+        for choices in (1, 2):
+            with cases.case(stream=stream, choices=choices):
+                steps: list[Step] = [asyncio.Event()]
+                async with serving(FakeGateway(lambda steps=steps: steps)) as served:  # type: ignore[misc]
+                    await give_up(served, chat(stream=stream, n=choices))
+                    total = (await served.get("/v1/usage")).json["total"]
+                    value = served.registry.get_sample_value
+                    model = {"model": MODEL}
+                    key = {"key": "", **model}
+                    prompts = {
+                        "usage": total["prompt_tokens"],
+                        "log": served.lines[0]["prompt_tokens"],
+                        "metric": value("turnwire_prompt_tokens_total", model),
+                        "metric of the key": value("turnwire_key_prompt_tokens_total", key),
+                    }
+                    outputs = {
+                        "usage": total["output_tokens"],
+                        "log": served.lines[0].get("output_tokens"),
+                        "metric": value("turnwire_generation_tokens_total", model),
+                        "metric of the key": value("turnwire_key_generation_tokens_total", key),
+                    }
+                assert served.lines[0]["outcome"] == "hangup"
+                assert prompts == dict.fromkeys(prompts, PROMPT)
+                assert outputs == dict.fromkeys(outputs, ARRIVED * choices)
+                assert "cached_tokens" not in served.lines[0]
+
+
+async def test_prompt_of_two_choices_counts_once_everywhere() -> None:
+    async with serving(FakeGateway(lambda: [[finish(0)]])) as served:
+        answer = await served.post("/v1/chat/completions", chat(n=2))
+        total = (await served.get("/v1/usage")).json["total"]
+        value = served.registry.get_sample_value
+        prompt = value("turnwire_prompt_tokens_total", {"model": MODEL})
+        output = value("turnwire_generation_tokens_total", {"model": MODEL})
+    assert answer.json["usage"]["prompt_tokens"] == total["prompt_tokens"] == prompt == PROMPT
+    assert total["output_tokens"] == output == 2 * USAGE.output
+    assert served.lines[0]["prompt_tokens"] == PROMPT
 
 
 async def test_only_an_operator_reads_what_all_keys_used(tmp_path: Path) -> None:

@@ -106,8 +106,9 @@ class RunningAnswer:
             record.conclude("internal")
             record.close(self.dialect, _now())
             self.context.caller.spend(record.tokens)
-            if record.model and record.prompt_tokens is not None:
-                self.turns.usage.count(self.context.tenant, record.model, record.usage)
+            usage = record.usage
+            if usage is not None:
+                self.turns.usage.count(self.context.tenant, record.model, usage)
 
     async def admit(self, request: ParsedRequest) -> AdmittedAnswer:
         """Admits a request, and reports what its answer will lack. Raises as `Admission.admit`."""

@@ -68,7 +68,7 @@ class AnswerRecord:
         if isinstance(last, Finish):
             self.conclude(str(last.reason))
             usage = self._usages[choice] = last.usage + last.hidden_usage
-            self._metrics.of(self.model).count_tokens(usage)
+            self._metrics.of(self.model).count_cache(usage)
 
     def conclude(self, outcome: str) -> None:
         """Records the outcome, if none is known so far."""
@@ -81,20 +81,27 @@ class AnswerRecord:
             return
         self._of_model.running.dec()
         self._of_model.count_answer(dialect, self.outcome, now - self._started)
+        usage = self.usage
+        if usage is not None:
+            self._of_model.count_tokens(usage)
 
     @property
     def tokens(self) -> int:
         """Tokens to charge for: of each choice those of its prompt that were computed, and of its
-        answer. Of an abandoned turn only the whole prompt is known."""
-        if not self._usages:
-            return self.prompt_tokens or 0
-        return sum(usage.prompt - usage.cached + usage.output for usage in self._usages.values())
+        answer. If all were given up, the whole prompt, because its cached part is unknown."""
+        usages = self._usages_so_far()
+        tokens = sum(usage.prompt - usage.cached + usage.output for usage in usages.values())
+        if self._usages:
+            return tokens
+        return tokens + (self.prompt_tokens or 0)
 
     @property
-    def usage(self) -> Usage:
-        """The tokens of the whole answer; of choices that have not ended, those that arrived."""
-        arrived = {choice: Usage(output=times.tokens) for choice, times in self._times.items()}
-        total = answer_usage(arrived | self._usages, self.choices_per_prompt)
+    def usage(self) -> Usage | None:
+        """The tokens of the whole answer, for the log, the metrics and the usage of the key; of
+        choices that were given up, those that arrived. None for an answer without a prompt."""
+        if self.prompt_tokens is None and not self._usages:
+            return None
+        total = answer_usage(self._usages_so_far(), self.choices_per_prompt)
         # Those of all prompts, also if only some of the choices ended.
         return replace(total, prompt=max(total.prompt, self.prompt_tokens or 0))
 
@@ -112,15 +119,21 @@ class AnswerRecord:
             fields |= {"session": client.session, "parent": client.parent, "kind": client.kind}
         if self.first_s is not None:
             fields["ttft"] = round(self.first_s, 4)
-        if self._usages:
-            usage = self.usage
+        usage = self.usage
+        if usage is not None:
             fields["prompt_tokens"] = usage.prompt
-            fields["cached_tokens"] = usage.cached
             fields["output_tokens"] = usage.output
-            fields["reasoning_tokens"] = usage.reasoning
+            if self._usages:  # only the engine knows these, and reports them at the end of a turn
+                fields["cached_tokens"] = usage.cached
+                fields["reasoning_tokens"] = usage.reasoning
             if usage.discarded:
                 fields["discarded_tokens"] = usage.discarded
         return fields
+
+    def _usages_so_far(self) -> dict[int, Usage]:
+        """Returns the tokens of each choice; of one that has not ended, those that arrived."""
+        arrived = {choice: Usage(output=times.tokens) for choice, times in self._times.items()}
+        return arrived | self._usages
 
 
 def answer_usage(usages: Mapping[int, Usage], choices_per_prompt: int) -> Usage:

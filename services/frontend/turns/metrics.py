@@ -174,9 +174,12 @@ class ModelMetrics:
         self._whole.observe(seconds)
 
     def count_tokens(self, usage: Usage) -> None:
-        """Counts the tokens of a finished turn."""
+        """Counts the tokens of an answer, also of one that was given up."""
         self._prompt.inc(usage.prompt)
         self._output.inc(usage.output)
+
+    def count_cache(self, usage: Usage) -> None:
+        """Counts what the engine found in its cache for a finished turn."""
         self._queries.inc(usage.prompt)
         self._hits.inc(usage.cached)
 

@@ -39,16 +39,23 @@ def request_text(fields: Mapping[str, Any]) -> str:
         status = fields["status"] or fields["outcome"]
         text = "{method} {path:.25} {0}  {seconds:.2f} s".format(status, **fields)
         if "output_tokens" in fields:
-            text += ", first {ttft:.2f} s  {prompt_tokens}+{output_tokens} tokens".format_map(
-                fields
-            )
-            text += f", {fields['cached_tokens'] / fields['prompt_tokens']:.0%} cached"
+            text += _tokens_text(fields)
         if "requested_model" in fields:
             text += f", no model {fields['requested_model']}"
         id_part = fields["request"][4:12]  # that `turnwire tap --request` finds
         return printable(f"{text:.86}  {id_part}")
     except (LookupError, ArithmeticError, TypeError, ValueError):
         return ""
+
+
+def _tokens_text(fields: Mapping[str, Any]) -> str:
+    """Returns the tokens of an answer as text. One that was given up lacks what came no more."""
+    text = "  {prompt_tokens}+{output_tokens} tokens".format_map(fields)
+    if "ttft" in fields:
+        text = f", first {fields['ttft']:.2f} s" + text
+    if "cached_tokens" in fields:
+        text += f", {fields['cached_tokens'] / fields['prompt_tokens']:.0%} cached"
+    return text
 
 
 class RateLimit:
