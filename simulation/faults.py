@@ -375,8 +375,7 @@ class Injector:
         self._later(applied.fault.seconds, healed)
 
     def _heal_last(self, applied: Applied, target: str, heal: Callable[[], object]) -> None:
-        """As `_heal`, but what the first of several faults changed ends with the last one that
-        changes it."""
+        """Heals what several faults change at one target when the last of them is over."""
         key = applied.fault.kind, target
         self._under_way[key] += 1
         self._heals.setdefault(key, heal)

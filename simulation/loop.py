@@ -180,8 +180,8 @@ class SimLoop(asyncio.BaseEventLoop):
     # ----------------------------------------------------------------------------------------------
 
     def run_until(self, done: Callable[[], bool], limit_s: float) -> bool:
-        """Runs until `done`, at most to the virtual time `limit_s`. Returns whether it was done,
-        which is looked at `CHECK_S` apart."""
+        """Runs until `done`, at most to the virtual time `limit_s`, and calls `done` every
+        `CHECK_S`. Returns whether it was done."""
         check_at = self.now
         while self.now <= limit_s:
             if self.now >= check_at:

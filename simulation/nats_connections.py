@@ -288,8 +288,8 @@ class Connection(asyncio.Protocol):
     # ----------------------------------------------------------------------------------------------
 
     def _operation(self, line: bytes) -> None:
-        """Handles an operation, of which a message is only the first line. Raises ValueError if it
-        is malformed."""
+        """Handles an operation. For a message, `line` is only its first line. Raises ValueError if
+        it is malformed."""
         verb, *fields = line.split(None, 1) or [b""]
         arguments = fields[0].split() if fields else []
         match verb.upper(), len(arguments):

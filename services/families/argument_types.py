@@ -1,5 +1,5 @@
-"""Checks the arguments of a call against the schema of its tool: required members, and types. What
-else a schema demands is not checked, nor is a part of it that is not understood."""
+"""Checks the arguments of a call against the schema of its tool: required members, and types. Other
+demands of a schema are not checked, and neither is a part with an unknown form."""
 
 from collections.abc import Mapping
 from typing import Any, Final

@@ -1,8 +1,8 @@
 """Finds the markers that begin and end a family's reasoning, and the text that ends an open
 thought.
 
-A worker limits reasoning with them, by ids. It sees less than a parser, so they err on one side: a
-thought may pass for ended that is not, but never the other way round.
+A worker limits reasoning with them, by ids. It sees less than a parser, so they err on one side: an
+open thought may count as ended, but an ended one never as open.
 """
 
 import re
@@ -19,7 +19,7 @@ from services.families.writing import Style
 _LEAST_MARKER: Final = 4
 """Characters. Shorter markers, such as a bare `{` or `[`, are found in any text."""
 _LITERAL: Final = re.compile(r"\{\w+\}|\n|(?<=>)(?=<)")
-"""Splits a written call into pieces, most of which are a marker."""
+"""Splits a written call into pieces. Most pieces are a marker."""
 _OPTIONAL: Final = re.compile(r"\{(?:ws|suffix|junk)\}")
 _HOLE: Final = re.compile(r"\{\w+\}")
 

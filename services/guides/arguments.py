@@ -27,7 +27,7 @@ from services.guides.tool_schemas import (
 from services.guides.writer import RuleWriter, Unguidable
 
 _MAX_PARAMETERS: Final = 1 << 20
-"""Limit of characters of the rules of a tool's parameters, each of which has all definitions of the
+"""Limit of characters of the rules of a tool's parameters. Each rule repeats all definitions of the
 schema."""
 _MAX_GRAMMARS: Final = 1 << 16
 """Limit of characters of all freeform grammars in a turn's grammar."""

@@ -106,7 +106,7 @@ def _turn(image: Image.Image) -> Image.Transpose | None:
 def exif_orientation(exif: bytes) -> int:
     """The orientation in EXIF data; 0: there is none. Source: Exif 3.0, 4.6.2 and 4.6.5.
 
-    Pillow's own reader reads all entries, each of which may name megabytes.
+    Pillow's own reader reads all entries, and each may name megabytes.
     """
     tiff = exif.removeprefix(b"Exif\0\0")
     order = {b"II*\0": "<", b"MM\0*": ">"}.get(tiff[:4])

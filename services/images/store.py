@@ -39,7 +39,7 @@ class ImageStore:
         *,
         patience_s: float = 0.0,
     ) -> None:
-        """`patience_s`: as of `Bucket`."""
+        """`patience_s`: how long a call is repeated while the server does not answer."""
         self._bucket = Bucket(bus, image_bucket(config), log, patience_s=patience_s)
 
     async def put(self, image: str, data: bytes) -> None:

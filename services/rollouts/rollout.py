@@ -20,14 +20,14 @@ class RolloutLimits(Struct, frozen=True):
     """The sum over its turns. A turn gets what is left; turns that run at once get all of it
     each."""
     seconds: Annotated[float, Meta(gt=0)] | None = None
-    """Since it was made."""
+    """The most seconds since it was made."""
 
 
 class WeightsPolicy(Struct, frozen=True):
     """What changes of the weights mean for a rollout."""
 
     any_weights: bool = False
-    """As in `Hints`."""
+    """Its prompts may reuse KV blocks that other versions of the weights have computed."""
     max_version_lag: Annotated[int, Meta(ge=0, le=2**63 - 1)] | None = None
     """How many versions may lie between the oldest weights that decoded one of its turns and the
     newest. Then it takes no more turns; None: any number."""
@@ -58,7 +58,7 @@ class Rollout(Struct, frozen=True, omit_defaults=True, tag="rollout"):
 
 
 class RolloutState(Struct, frozen=True, omit_defaults=True, tag="state"):
-    """How far a rollout is."""
+    """The progress of a rollout."""
 
     status: Literal["open", "finished", "aborted", "ended", "stale"] = "open"
     """`ended`: by a limit; `stale`: by `on_lag`: restart."""

@@ -24,7 +24,7 @@ class SampleBlock(Struct, omit_defaults=True):
     name: str | None = None
     """Name of a tool call, as the model wrote it."""
     call_id: str | None = None
-    """As the client received it."""
+    """The id of a tool call, as the client received it."""
 
 
 class SampledTurn(Struct):
@@ -39,8 +39,8 @@ class SampledTurn(Struct):
     client: Client
     prompt: "array[int]"
     output: "array[int]"
-    """As many ids as the last event counts: with the end token, if the engine reports one, up to a
-    cut."""
+    """The ids that the last event counts: up to a cut, and with the end token if the engine reports
+    one."""
     reason: FinishReason
     """Why decoding ended."""
     stop_id: int | None = None

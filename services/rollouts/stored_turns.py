@@ -60,7 +60,7 @@ class FailedTurn(Struct, frozen=True, tag="failed"):
 
 
 class StoredTurn(Struct, frozen=True, omit_defaults=True, tag="turn"):
-    """A `SampledTurn`, packed. Where a member is not described, it is that turn's."""
+    """A packed `SampledTurn`. Members without a description are copied from it."""
 
     turn: str
     run: int

@@ -1,4 +1,4 @@
-"""Calls the listeners of an event, each of them whatever the others raise. Pure."""
+"""Calls the listeners of an event. What one raises goes to a function of its owner. Pure."""
 
 from collections.abc import Callable
 from typing import Generic, TypeAlias, TypeVarTuple

@@ -154,11 +154,11 @@ class Process:
 
     @property
     def cut_off(self) -> bool:
-        """As `Heartbeats.cut_off`."""
+        """Whether this process lacks messages of the others (`Heartbeats.cut_off`)."""
         return self.heartbeats.cut_off
 
     async def wait_until_attached(self) -> None:
-        """Waits as `Heartbeats.wait_until_attached`."""
+        """Waits until this process is not cut off."""
         await self.heartbeats.wait_until_attached()
 
     def not_ready(self) -> str | None:

@@ -193,8 +193,8 @@ class DataMarker:
         return text
 
     def _mark_all(self, text: str) -> str:
-        """Marks every character with which a control token begins or ends: the template takes this
-        text apart, and may join pieces of it with each other."""
+        """Marks every character with which a control token begins or ends: the template splits this
+        text, and may join its pieces with each other."""
         assert self._handled is not None
         pieces: list[str] = []
         at = 0
@@ -229,8 +229,8 @@ class DataMarks:
     ) -> None:
         """`tokens`: the control tokens. `literals`: the texts and strings of the template, which
         may join with data. `names`: its strings and attributes, which it compares with data; in
-        these only whole control tokens are marked. `handled`: strings at which it takes texts
-        apart. `kept`: control tokens that keep their meaning in the assistant's own text."""
+        these only whole control tokens are marked. `handled`: strings at which it splits texts.
+        `kept`: control tokens that keep their meaning in the assistant's own text."""
         named = [token for token in tokens if token.strip()]
         marks = _marks_of(named)
         self.tokens = frozenset(token for token in named if token[_mark_at(token)] in marks)

@@ -30,7 +30,7 @@ CPU_LIMIT_S = 240.0
 """CPU time after which a seed is ended: an endless loop in the mutant. A seed takes three
 seconds."""
 COST_OF_SEED = 8
-"""What a seed costs apart from its sessions, in sessions."""
+"""What a seed costs besides its sessions, in sessions."""
 LENGTHS_S = 3.0, 12.0
 """Faults that last longer are others: a process counts as dead, or all that waits for it gives
 up."""

@@ -146,7 +146,7 @@ def _quantile(ordered: Sequence[float], share: float) -> float:
 
 
 def _bars(turns: Iterable[InspectedTurn], since: float, until: float, bar_s: float) -> list[Bar]:
-    """Parts of the span, of which the last one ends with it; empty ones are among them."""
+    """Parts of the span, with empty ones. The last part ends with the span."""
     count = max(1, math.ceil((until - since) / bar_s))
     groups: list[list[InspectedTurn]] = [[] for _ in range(count)]
     for turn in turns:

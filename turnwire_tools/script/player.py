@@ -35,7 +35,7 @@ PROSE = (
     "nothing in them looks like the opening of a tool call. They are here to be counted, and when "
     "they come to their end they begin again. "
 )
-"""The text of which `fill` takes tokens."""
+"""The text from which `fill` takes tokens."""
 _TEXT_ACTIONS: frozenset[ActionKind] = frozenset(("mark", "fail", "die", "silence"))
 _JSON_KINDS = {"pause_ms": "pause", "delay_ms": "delay"} | {
     kind: kind for kind in ("burst", "fill", *_TEXT_ACTIONS)

@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 NOW = 0
-"""As the time of the next step: in the loop's next turn."""
+"""A time of a step that is due in the loop's next turn."""
 _LATE_US = 1000
 """uvloop's timers count whole milliseconds from the beginning of the loop's turn, and may fire too
 early by this."""

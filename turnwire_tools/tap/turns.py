@@ -53,7 +53,7 @@ class FollowedTurn(Struct, dict=True):
     weights: list[events.WeightsSpan] = []
     """The versions of the weights that decoded the tokens."""
     experts: str = ""
-    """As in `TokenFinish`."""
+    """The worker's file with the experts to which the tokens were routed; "": there is none."""
     images: list[events.PromptImage] = []
     """The images in the prompt."""
     stop: frames.TokenFinish | None = None
@@ -105,8 +105,8 @@ class FollowedTurn(Struct, dict=True):
 
     @cached_property
     def output(self) -> "array[int]":
-        """As many ids as the last event counts: with the end token, if the engine reports one, up
-        to a cut."""
+        """The ids that the last event counts: up to a cut, and with the end token if the engine
+        reports one."""
         steps = (step.tokens for step in self.steps if isinstance(step, RecordedTokens))
         ids = array("I", chain.from_iterable(steps))
         if self.stop_id is None:

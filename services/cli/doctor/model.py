@@ -129,7 +129,7 @@ def check_images(config: PreprocessorConfig) -> Finding:
 
 
 def check_context(config: WorkerConfig, served: int | None) -> Finding:
-    """Checks the context window. `served`: as for `check`."""
+    """Checks the context window. `served`: that of the engine, in tokens; None: unknown."""
     try:
         trained = read_facts(config.model).window
     except (ValueError, OSError) as error:

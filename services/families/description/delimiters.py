@@ -1,5 +1,4 @@
-"""Compiles the delimiters of a description to the notation of shapes, and takes this notation
-apart."""
+"""Compiles the delimiters of a description to the notation of shapes, and splits this notation."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -24,8 +23,8 @@ def delimiter(
     key_path: str,
     holes: Mapping[str, str] | None = None,
 ) -> list[str] | None:
-    """A delimiter's forms, without white space at their ends, which regions leave out; None if
-    there is none. `holes`: those of the groups in an opener; None for a closer. Raises
+    """A delimiter's forms, without white space at their ends, which regions leave out; None without
+    a delimiter. `holes`: those of the groups in an opener; None for a closer. Raises
     InvalidResponseTemplate."""
     if pattern is not None and fixed is not None:
         raise refusal(key_path, "is there twice, as text and as a pattern")
@@ -54,7 +53,7 @@ def _check_forms(delimiters: list[str], key_path: str, *, may_end_in_hole: bool)
 def forms(
     pattern: str, holes: Mapping[str, str], key_path: str, *, closes: bool = False
 ) -> list[str]:
-    """As `expressions.forms`. Raises InvalidResponseTemplate."""
+    """The forms of a regular expression (`expressions.forms`). Raises InvalidResponseTemplate."""
     _check_text([re.sub(r"\\(\W)", r"\1", pattern)], key_path)
     try:
         return expressions.forms(pattern, holes, closes=closes)

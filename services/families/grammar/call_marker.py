@@ -27,7 +27,7 @@ class CallMarker:
     identify: Callable[[str], tuple[str, str]] | None = None
 
     def read(self, turn: TurnState, match: Match[str]) -> Reader[CallReading]:
-        """Reads the call after `match`; returns as `CallReader.read` does."""
+        """Reads the call after `match`, and returns the result of `CallReader.read`."""
         groups = match.groupdict()
         name = groups.get("name")
         call_id = groups.get("word")

@@ -152,7 +152,7 @@ class Channels:
         self, turn: TurnState, text: str, first: bool, edge: _Edge | None
     ) -> tuple[Kind | None, str]:
         """Passes over a header without a marker for its body. `edge`: what ends it; None if nothing
-        shows that it is whole. A call begins only with its JSON. Returns as `_header` does."""
+        shows that it is whole. A call begins only with its JSON. Returns the same as `_header`."""
         scanner = turn.scanner
         parts = self._parts.match(text)
         assert parts is not None

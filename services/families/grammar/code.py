@@ -1,5 +1,4 @@
-"""Follows which part of a block is code, as Markdown writes it: what stands in backticks or in a
-fence."""
+"""Follows which part of a block is code in Markdown: text in backticks or in a fence."""
 
 from re import compile
 from typing import Final

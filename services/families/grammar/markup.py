@@ -112,7 +112,7 @@ class Markup(MarkupMarkers):
             turn.drop(match[0])
 
     def _pass_stray(self, turn: TurnState, kind: MarkerKind, text: str) -> Reader[bool]:
-        """Passes a closer of what is not open; returns whether it ends the block. Otherwise it
+        """Passes a closer without an opener; returns whether it ends the block. Otherwise it
         becomes text of the block, or is dropped."""
         if not turn.damaged and (turn.quotes or turn.code.fenced):
             turn.quote(text)
@@ -163,7 +163,7 @@ class Markup(MarkupMarkers):
         return _any_of((*self.noise, *self.call_tokens))
 
     def _call(self, turn: TurnState, call: CallMarker, match: Match[str]) -> Reader[CallReading]:
-        """Reads a call, or calls in code; returns as `CallReader.read` does."""
+        """Reads a call, or calls in code, and returns the result of `CallReader.read`."""
         fenced = call.marked and turn.code.fenced
         if fenced or turn.code.last == "`":
             return read_in_code(turn, self._calls_in_code(turn, call, match, fenced), match.start())

@@ -43,12 +43,12 @@ class TurnParser:
 
     @property
     def after_thought(self) -> int | None:
-        """As `TurnState.after_thought`."""
+        """The input after the last thought's own closer (`TurnState.after_thought`)."""
         return self._turn.after_thought
 
     @property
     def broken_calls(self) -> int:
-        """As `BlockWriter.broken_calls`."""
+        """The number of calls that are not complete, or were given up as text."""
         return self._blocks.broken_calls
 
     @property

@@ -250,7 +250,7 @@ class ShownTags:
 
 
 class _FramedValue:
-    """A value with a line break on each side, both of which are left out."""
+    """A value between two line breaks, which are left out."""
 
     __slots__ = ("_buffered", "_sink", "_started", "live", "may_end")
 
@@ -260,7 +260,7 @@ class _FramedValue:
         self._buffered = ""
         """The line break that may be the last one."""
         self.live = False
-        """As a sink's."""
+        """Whether plain text may go into the open block without passing the reader."""
         self.may_end = True
         """Whether the frame admits an end here."""
 

@@ -94,7 +94,7 @@ def _counts(models: Mapping[str, Counter[str]]) -> dict[str, UsageCounts]:
 
 
 def _known_counts(counts: Counter[str]) -> UsageCounts:
-    """A frontend of another release may have further counts, which are left out."""
+    """Leaves out counts that this release does not have: frontends of others may send some."""
     return msgspec.convert(counts, UsageCounts)
 
 

@@ -110,8 +110,8 @@ class Callers:
         *,
         max_held_bytes: int = sys.maxsize,
     ) -> None:
-        """Raises as `load_keys`, and ValueError for a file without keys, which is a mistake at the
-        start.
+        """Raises the errors of `load_keys`, and ValueError for a file without keys, which is a
+        mistake at the start.
 
         `clock` is monotonic; `now` returns Unix time. `max_held_bytes`: the most bytes of
         requests that wait; one caller may have half of them.

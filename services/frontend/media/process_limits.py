@@ -1,4 +1,4 @@
-"""Limits of a process that reads what anyone may send with a large library."""
+"""Limits processes that read data of clients with a large library (Pillow, PDFium)."""
 
 import os
 import sys

@@ -22,7 +22,8 @@ class TurnView(Struct, frozen=True):
     why: WhyMissing | None = None
     """Why it has no tokens; None: it has, or it runs."""
     version: int | None = None
-    """As `StoredTurn.oldest_version`; None also for a turn without tokens."""
+    """The oldest version of the weights that decoded it (`StoredTurn.oldest_version`); None: it is
+    not known, or the turn has no tokens."""
 
 
 class RolloutView:

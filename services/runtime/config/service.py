@@ -87,8 +87,7 @@ class ServiceConfig(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class StageConfig(ServiceConfig):
-    """Settings of the services behind the frontend: the model, and a port for metrics and
-    health."""
+    """Settings of preprocessor, worker and parser: the model, and a port for metrics and health."""
 
     model: Annotated[str, also("--model-path")]
     """Directory or hub id of the model: tokenizer, chat template and, for engines that need them,

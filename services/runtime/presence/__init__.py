@@ -1,1 +1,1 @@
-"""Which processes are there: heartbeats, their signatures, and the registry made of them."""
+"""Tracks the living processes of a deployment: heartbeats, their signatures, and the registry."""

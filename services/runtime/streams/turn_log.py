@@ -275,7 +275,7 @@ class TurnLog:
         """The number of events that were added."""
         self.terminal: Finish | Failed | Interrupted | None = None
         self.held: tuple[int, int] | None = None
-        """As for `hold`; None: no events are held back."""
+        """The place after which events are held back; None: all can be read."""
         self.readable_ids: int | None = None
         """How many ids can be read; None: all."""
 
