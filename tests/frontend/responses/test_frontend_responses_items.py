@@ -77,6 +77,37 @@ def test_all_forms_of_a_user_message_are_equal() -> None:
     assert read_messages() == read_messages(USER)
 
 
+FOO = block("foo", id="foo_1")
+UNKNOWN_QUESTION = user(block("input_smell", smell="x"))
+TOOLS = block("mcp_list_tools", server_label="s", tools=[])
+
+
+@for_rows(
+    [
+        ([FOO], "'foo'"),
+        ([FOO, FOO, block("bar")], "'bar', 'foo'"),
+        ([TOOLS], "'mcp_list_tools'"),
+        ([UNKNOWN_QUESTION, FOO], "'foo', 'message'"),
+        ([FOO, block("computer_call_output", call_id="c", output=block("smell"))], "'computer_"),
+        ([FOO, UNKNOWN_QUESTION], "'input_smell'"),
+    ]
+)
+def test_input_of_which_nothing_remains_is_refused(items: list[Any], named: str) -> None:
+    """It would ask nothing, also after an earlier response."""
+    for history in ((), [raw(USER), raw(assistant("Hi."))]):
+        with pytest.raises(Invalid) as refused:
+            ask(*items, history=history)
+        assert refused.value.info.code == "invalid_value"
+        assert named in refused.value.info.message
+
+
+def test_unknown_item_beside_others_is_left_out() -> None:
+    for items in ((FOO, USER), (USER, FOO)):
+        asked = ask(*items)
+        assert asked.notes == ["foo"]
+        assert asked.conversation.messages == [Message("user", [Text("Hi.")])]
+
+
 def test_assistant_message_has_the_ids_of_its_items() -> None:
     reply = assistant("Hello.", type="message", id="msg_1")
     empty = block("reasoning", id="rs_1", summary=[])

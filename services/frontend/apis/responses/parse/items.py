@@ -5,11 +5,17 @@ from collections.abc import Sequence
 from msgspec import Raw
 
 from schemas.conversation import Media, Message, Text
+from schemas.errors import Invalid
 from services.frontend.apis.responses import wire
 from services.frontend.apis.responses.parse import content
 from services.frontend.apis.responses.parse.body import MESSAGE, DecodedRequest, item_kinds
 from services.frontend.apis.responses.parse.calls import ToolCallReader
-from services.frontend.apis.responses.parse.compaction import COMPACTED, TextSealer, open_summary
+from services.frontend.apis.responses.parse.compaction import (
+    COMPACTED,
+    TRIGGER,
+    TextSealer,
+    open_summary,
+)
 from services.frontend.apis.responses.parse.content import AS_TEXT, IGNORED, hosted_text
 from services.frontend.apis.responses.parse.history import ItemHistory
 from services.frontend.apis.responses.parse.members import convert, convert_item
@@ -39,6 +45,8 @@ class ItemReader:
         self._tools = tools
         self._sealer = sealer
         self._pairing = pairing
+        self._left_out = 0
+        """Items of which nothing remains."""
         self._history = ItemHistory()
         self._calls = ToolCallReader(self._history, tools, self.notes)
         self._reasoning = ReasoningReader(self._history, tools, sealer)
@@ -49,12 +57,15 @@ class ItemReader:
         return self._history.messages
 
     def read(self, decoded: DecodedRequest, history: Sequence[Raw]) -> None:
-        """Reads the items of the responses that a request continues, then its own. Raises
-        Invalid."""
+        """Reads the items of the responses that a request continues, then its own. Raises Invalid,
+        also if nothing remains of its own."""
         # Outputs of earlier requests were accepted when they came; the store gave them ids.
         self._read_items(history, item_kinds(history, "history"), "history")
         self._history.pair(self._pairing)
+        self._left_out = 0
         self._read_items(decoded.items, decoded.kinds, "input")
+        if decoded.items and self._left_out == len(decoded.items):
+            raise _nothing_remains(decoded.kinds)
         self._history.close()
 
     def _read_items(
@@ -64,9 +75,10 @@ class ItemReader:
             field_path = f"{list_path}[{index}]"
             noted = len(self.notes)
             self._read(kind.type or MESSAGE, item, field_path)
-            is_last = index == len(items) - 1
-            if is_last and len(self.notes) > noted and is_unknown_question(item, _PARTS):
-                convert(wire.ResponsesMessage, item, field_path)  # which refuses it
+            if len(self.notes) > noted and is_unknown_question(item, _PARTS):
+                self._left_out += 1
+                if index == len(items) - 1:
+                    convert(wire.ResponsesMessage, item, field_path)  # which refuses it
 
     def _read(self, kind: str, raw: Raw, field_path: str) -> None:
         match kind:
@@ -118,7 +130,13 @@ class ItemReader:
         elif kind in AS_TEXT:
             self._history.add(Text(hosted_text(kind, raw, field_path)))
         elif kind not in IGNORED:
-            self.notes.append(kind)
+            self._leave_out(kind)
+        elif kind != TRIGGER:
+            self._left_out += 1
+
+    def _leave_out(self, kind: str) -> None:
+        self.notes.append(kind)
+        self._left_out += 1
 
     def _add_message(self, message: wire.ResponsesMessage, field_path: str) -> None:
         parts = content.parts(message.content, f"{field_path}.content")
@@ -145,10 +163,21 @@ class ItemReader:
     def _add_screen(self, raw: Raw, field_path: str) -> None:
         output = part_type(members(raw).get("output", Raw(b"null")))
         if output is not None and output != _SCREENSHOT:
-            self.notes.append(output)
+            self._leave_out(output)
             return
         item = convert(wire.ComputerOutput, raw, field_path)
         screen = Media("image")
         if item.output.image_url:
             screen = content.image(item.output, f"{field_path}.output")
         self._history.add_message("user", [screen])
+
+
+def _nothing_remains(kinds: Sequence[wire.ItemKind]) -> Invalid:
+    """The error for an input that would ask nothing."""
+    types = sorted({kind.type or MESSAGE for kind in kinds})
+    named = ", ".join(f"'{name}'" for name in types)
+    return Invalid(
+        f"Invalid 'input': nothing of it is for the model. This server leaves out {named}.",
+        param="input",
+        code="invalid_value",
+    )
