@@ -132,16 +132,38 @@ WRONG_BASE = (
 )
 
 
-async def test_path_with_a_wrong_number_of_v1_is_explained(served: Served, cases: Cases) -> None:
-    for path, message in WRONG_BASE:
+MISSPELLED = (
+    ("/v1/message", "Not found. Did you mean /v1/messages?"),
+    ("/v1/mesages", "Not found. Did you mean /v1/messages?"),
+    ("/v1/Messages", "Not found. Did you mean /v1/messages?"),
+    ("/v1/messages/", "Not found. Did you mean /v1/messages?"),
+    ("/v1/messages/count_token", "Not found. Did you mean /v1/messages/count_tokens?"),
+    ("/message", f"Not found. Did you mean /v1/messages? {ANTHROPIC_URL}"),
+    (
+        "/v1/chat/completion",
+        "Invalid URL (POST /v1/chat/completion). Did you mean /v1/chat/completions?",
+    ),
+    ("/v1/completion", "Invalid URL (POST /v1/completion). Did you mean /v1/completions?"),
+    ("/v1/response", "Invalid URL (POST /v1/response). Did you mean /v1/responses?"),
+    (
+        "/v1/v1/response",
+        f"Invalid URL (POST /v1/v1/response). Did you mean /v1/responses? {OPENAI_URL}",
+    ),
+)
+
+
+async def test_wrong_path_near_a_served_one_is_explained(served: Served, cases: Cases) -> None:
+    for path, message in (*WRONG_BASE, *MISSPELLED):
         with cases.case(path=path):
             reply = await served.post(path, {})
-            is_messages = "messages" in path
+            is_messages = "Not found" in message
             kind = "not_found_error" if is_messages else "invalid_request_error"
             assert reply.error == (404, kind, message)
             assert ("request_id" in reply.json) is is_messages
+            assert ("param" in reply.json["error"]) is not is_messages
     assert "mean" not in (await served.post("/embeddings", {})).error[2], "it is not served"
     listed = await served.send("GET", "/models")
+    assert (await served.get("/helth")).error[2].endswith("Did you mean /health?")
     assert "Did you mean /v1/models? Base URLs of OpenAI's clients end in /v1;" in listed.error[2]
 
 

@@ -4,7 +4,8 @@ the access log."""
 import asyncio
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from difflib import get_close_matches
 
 from aiohttp import HttpVersion11, web
 from aiohttp.typedefs import Handler
@@ -49,6 +50,8 @@ MAX_LOGGED_NAME = 64
 """Most characters of the name of a model that is not served, in the log."""
 _VERSIONS = re.compile(r"/*(v1/+)*")
 """The beginning of a path, whether `/v1` is missing, doubled or right."""
+_CLOSE = 0.85
+"""The least similarity of a path and its misspelling, as `difflib` measures it."""
 _SECURITY_HEADERS = {"x-content-type-options": "nosniff", "cache-control": "no-store"}
 """Set on every response that does not set them itself: no MIME sniffing, no caching."""
 
@@ -157,15 +160,18 @@ class RequestMiddleware:
     def _unknown_path(
         self, request: web.Request, context: RequestContext, format: ErrorFormat
     ) -> ErrorReply:
-        """The answer for a path that does not exist; for one with a wrong number of `/v1`, that of
-        the API that the client means."""
+        """The answer for a path that does not exist; for a misspelled one, or one with a wrong
+        number of `/v1`, that of the API that the client means."""
         context.outcome = "404"
         hint = ""
-        meant = f"/v1/{_VERSIONS.sub('', request.path, count=1)}"
+        one_v1 = f"/v1/{_VERSIONS.sub('', request.path, count=1)}"
         served = {resource.canonical for resource in request.app.router.resources()}
-        if meant != request.path and meant in served:
+        meant = _closest(request.path, served) or _closest(one_v1, served)
+        if meant:
             format = self._format_of(meant)
-            hint = f". Did you mean {meant}? {format.base_url}"
+            hint = f". Did you mean {meant}?"
+            if request.path != one_v1 and meant.startswith("/v1/"):
+                hint += f" {format.base_url}"
         message = format.unknown_path.format(method=request.method, path=request.path)
         return format.reply(NotFound(message + hint).info, context.request_id, 404)
 
@@ -224,6 +230,14 @@ def refuse_malformed(message: str, shape: ErrorShape, status: int = 400) -> web.
     response.headers.update({**_SECURITY_HEADERS, **reply.headers, **context.headers()})
     response.force_close()
     return response
+
+
+def _closest(path: str, served: Collection[str]) -> str:
+    """Returns the served path that a client probably means; "" if none is like it."""
+    if path in served:
+        return path
+    matches = get_close_matches(path.lower(), served, n=1, cutoff=_CLOSE)
+    return matches[0] if matches else ""
 
 
 def _response(reply: ErrorReply) -> web.Response:
