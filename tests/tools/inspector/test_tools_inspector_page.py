@@ -252,6 +252,49 @@ def test_an_address_restores_the_view(page: Page) -> None:
     browser.until(lambda: browser.place.startswith(f"#/session/{page.turn(QUESTION)}"))
 
 
+def test_brackets_move_by_one_turn_from_the_start_of_a_session_to_its_end(page: Page) -> None:
+    turns = page.fold.sessions[page.turn(QUESTION)]
+    browser = page.open(f"#/session/{turns[0]}")
+    browser.until(lambda: browser.texts(".turn .bar"))
+    browser.press("s")
+    _press_in_turn(browser, "]", turns)
+    _press_in_turn(browser, "[", turns[-2::-1])
+    browser.press("[")
+    browser.until(lambda: browser.place == f"#/session/{turns[0]}")
+    top = "document.querySelector('#detail').scrollTop"
+    browser.until(lambda: browser.script(top) == 0)
+
+    # Keys that follow each other faster than the page scrolls count, too.
+    browser.press("]]]]")
+    browser.until(lambda: browser.texts(f"#turn-{turns[3]}.target"))
+    assert browser.place == f"#/turn/{turns[3]}"
+    assert browser.texts(".turn.target") == browser.texts(f"#turn-{turns[3]}")
+
+
+def test_brackets_move_through_turns_that_fit_into_the_view(browser: Browser) -> None:
+    fold = Fold()
+    bus = Bus(fold)
+    history = [user("Begin")]
+    for number in range(3):
+        bus.turn(asked(*history), range(200), [1], Text(f"Answer {number}"))
+        history += [answer(Text(f"Answer {number}")), user("More")]
+    turns = list(fold.turns)
+    with page_of(fold, browser) as page:
+        page.open(f"#/session/{turns[0]}")
+        browser.until(lambda: len(browser.texts(".turn .bar")) == 3)
+        _press_in_turn(browser, "]", [*turns, turns[-1]])  # the last one is shown again
+        _press_in_turn(browser, "[", turns[-2::-1])
+
+
+def _press_in_turn(browser: Browser, key: str, turns: list[str]) -> None:
+    """Presses a key once for each of these turns, which have to come into view one by one."""
+    for turn in turns:
+        browser.until(lambda: not browser.texts(".turn.target"))  # the last move has settled
+        browser.press(key)
+        browser.until(lambda: browser.texts(".turn.target"))
+        assert browser.place == f"#/turn/{turn}"
+
+
 def test_search_opens_the_first_hit(page: Page) -> None:
     browser = page.open()
     browser.press("/")

@@ -17,7 +17,7 @@ const narrow = matchMedia("(max-width: 800px)"); // as in style.css: either the 
 let headKnown;
 const whenHeadKnown = new Promise((resolve) => { headKnown = resolve; });
 const head = { texts: true, live: true, images: false, started: 0, sessions: 0, turns: 0 };
-const view = { page: "", id: "", session: "", conversation: null, number: 0, fetched: 0, timer: 0 };
+const view = { page: "", id: "", session: "", conversation: null, number: 0, fetched: 0, timer: 0, settled: 0 };
 const query = { text: "", count: "", minutes: SPANS[1][0], timer: 0, searched: 0, number: 0 };
 
 // -- the address: #/  #/list  #/session/ID  #/turn/ID  #/turn/ID/details, each with ?q= &list=turns &minutes=
@@ -32,7 +32,9 @@ function options() {
 }
 
 function go(path) {
-  location.hash = path.replace(/^#/, "") + options();
+  const hash = path + options();
+  if (hash === location.hash) route(); // shows it again
+  else location.hash = hash;
 }
 
 function keep(path) {
@@ -41,8 +43,14 @@ function keep(path) {
 
 const pathNow = () => location.hash.split("?")[0] || "#/";
 
+// What the address names.
+function place() {
+  const [, page, id = "", more] = pathNow().match(/^#\/(turn|session|list)?\/?([^/]*)\/?(.*)$/) ?? [];
+  return { page: page || "overview", id: decoded(id), withDetails: more === "details" };
+}
+
 function route() {
-  const [path, text = ""] = location.hash.split("?");
+  const [, text = ""] = location.hash.split("?");
   const values = new URLSearchParams(text);
   setMode(values.get("list") === "turns" ? "turns" : "sessions");
   const minutes = Number(values.get("minutes") ?? SPANS[1][0]);
@@ -51,8 +59,8 @@ function route() {
     find("search").value = values.get("q") ?? "";
     search();
   }
-  const [, page = "", id = "", more = ""] = path.match(/^#\/(turn|session|list)?\/?([^/]*)\/?(.*)$/) ?? [];
-  show(page || "overview", decoded(id), more === "details");
+  const { page, id, withDetails } = place();
+  show(page, id, withDetails);
 }
 
 function decoded(text) {
@@ -66,13 +74,14 @@ function decoded(text) {
 // -- what is open
 
 async function show(page, id, withDetails) {
-  const sameSession = view.conversation && page === "turn" && view.conversation.rows.has(id);
+  const sameSession = view.conversation && (page === "turn" ? view.conversation.rows.has(id) : page === "session" && id === view.session);
   Object.assign(view, { page, id });
   document.body.dataset.page = page;
   for (const link of find("pages").children) link.classList.toggle("open", link.dataset.page === page);
   if (sameSession) {
-    list.mark(view.session, id);
-    await view.conversation.goTo(id, withDetails);
+    list.mark(view.session, page === "turn" ? id : "");
+    if (page === "turn") await view.conversation.goTo(id, withDetails);
+    else view.conversation.goToStart();
     detail.dataset.shown = id;
     return;
   }
@@ -108,6 +117,20 @@ async function open(session, turn, withDetails) {
   list.mark(session.id, turn);
   if (document.activeElement !== find("search")) detail.focus({ preventScroll: true }); // End and PageDown scroll it
   if (turn) await view.conversation.goTo(turn, withDetails);
+}
+
+// A place that was scrolled to is an address, too.
+function takePlace() {
+  clearTimeout(view.settled);
+  if (!view.conversation || view.conversation.moving) return;
+  const { page, id } = place();
+  if (page !== view.page || id !== view.id) return; // the address leads elsewhere
+  if (page === "turn" && view.conversation.isAt(id)) return;
+  const turn = view.conversation.current();
+  if (turn === (page === "turn" ? id : null)) return;
+  Object.assign(view, turn ? { page: "turn", id: turn } : { page: "session", id: view.session });
+  keep(turn ? address("turn", turn) : address("session", view.session));
+  list.mark(view.session, turn);
 }
 
 // What is open is fetched again when it has changed, at most once a second.
@@ -262,12 +285,15 @@ function toggleTheme() {
   document.documentElement.dataset.theme = dark ? "light" : "dark";
 }
 
+// Moves by turns. Before the first one is the start of the session; the last one is shown again.
 function neighbour(step) {
   if (!view.conversation) return;
+  takePlace();
+  const { page, id } = place(); // also of a turn that is on its way into view
   const ids = [...view.conversation.rows.keys()];
-  const now = view.page === "turn" ? view.id : view.conversation.current();
-  const id = ids[Math.max(0, Math.min(ids.length - 1, (now === null ? -1 : ids.indexOf(now)) + step))];
-  if (id) go(address("turn", id));
+  if (id !== view.session && !ids.includes(id)) return; // another session is being fetched
+  const at = page === "turn" ? ids.indexOf(id) + step : Math.max(-1, step - 1);
+  go(at < 0 ? address("session", view.session) : address("turn", ids[Math.min(at, ids.length - 1)]));
 }
 
 // The details of the turn that is open or in view; else of the newest one.
@@ -320,18 +346,9 @@ document.addEventListener("keydown", (event) => {
     action();
   }
 });
-// A place that was scrolled to is an address, too.
-let settled = 0;
 detail.addEventListener("scroll", () => {
-  clearTimeout(settled);
-  settled = setTimeout(() => {
-    if (!view.conversation) return;
-    const turn = view.conversation.current();
-    if (view.page === "turn" && turn === view.id) return;
-    Object.assign(view, turn ? { page: "turn", id: turn } : { page: "session", id: view.session });
-    keep(turn ? address("turn", turn) : address("session", view.session));
-    list.mark(view.session, turn);
-  }, SETTLED_MS);
+  clearTimeout(view.settled);
+  view.settled = setTimeout(takePlace, SETTLED_MS);
 }, { passive: true });
 find("search").addEventListener("input", () => {
   if (narrow.matches && view.page !== "list") go("#/list");

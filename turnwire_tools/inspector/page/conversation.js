@@ -9,6 +9,7 @@ const BATCH = 20; // sections of one request
 const WINDOW = 400; // turns that have a section; others follow on demand
 const KEPT = 120; // sections that keep their content
 const REFRESH_MS = 700;
+const SLACK = 4; // pixels: places of scrolled elements are not whole ones
 
 export class Conversation {
   // `frame` scrolls; `rows` are the turns, oldest first; `hidden`: texts are not shown; `images`: they can be read.
@@ -21,6 +22,7 @@ export class Conversation {
     this.wanted = new Set();
     this.timer = 0;
     this.target = ""; // the turn to which it is scrolling
+    this.moving = null; // ends that
     this.fetched = 0;
     this.opened = new Set();
     this.helpers = Map.groupBy(helpers, (helper) => helper.turn);
@@ -68,6 +70,7 @@ export class Conversation {
   }
 
   close() {
+    this.stop();
     this.observer.disconnect();
     clearTimeout(this.timer);
   }
@@ -186,19 +189,39 @@ export class Conversation {
     if (open) this.opened.add(`${id} details`);
     if (this.content.has(id)) this.draw(id);
     else this.want(id);
+    this.moving?.abort();
     const stop = new AbortController();
+    this.moving = stop;
     for (const name of ["wheel", "touchmove", "pointerdown"]) this.frame.addEventListener(name, () => stop.abort(), { passive: true, signal: stop.signal });
     for (let tries = 0; tries < 60 && !stop.signal.aborted; tries++) {
       element.scrollIntoView();
       await new Promise((done) => setTimeout(done, 16));
-      const near = Math.abs(element.getBoundingClientRect().top - this.frame.getBoundingClientRect().top) < 2;
-      const atEnd = this.frame.scrollHeight - this.frame.scrollTop - this.frame.clientHeight < 2;
-      if (this.content.has(id) && !this.wanted.size && (near || atEnd) && tries > 3) break;
+      if (this.content.has(id) && !this.wanted.size && this.isAt(id) && tries > 3) break;
     }
-    stop.abort();
-    if (this.target === id) this.target = "";
+    if (this.moving !== stop) return; // to another one
+    this.stop();
     element.classList.add("target");
     setTimeout(() => element.classList.remove("target"), 1600);
+  }
+
+  goToStart() {
+    this.stop();
+    if (this.first) this.mount(0);
+    this.frame.scrollTop = 0;
+  }
+
+  stop() {
+    this.moving?.abort();
+    this.moving = null;
+    this.target = "";
+    this.body.querySelector(".turn.target")?.classList.remove("target");
+  }
+
+  // Whether a turn is where `goTo` leaves it: at the top of the view, or lower in it at the end of the page.
+  isAt(id) {
+    const top = this.sections.get(id)?.getBoundingClientRect().top - this.frame.getBoundingClientRect().top;
+    const atEnd = this.frame.scrollHeight - this.frame.scrollTop - this.frame.clientHeight < 2;
+    return Math.abs(top) < SLACK || (atEnd && top > 0 && top < this.frame.clientHeight);
   }
 
   // The turn at the top of the view, else the first one that begins in it, else the newest.
@@ -211,12 +234,12 @@ export class Conversation {
   // The turn at the top of the view; null at the start of the page.
   current() {
     const top = this.frame.getBoundingClientRect().top;
-    if (this.body.getBoundingClientRect().top > top) return null;
+    if (this.body.getBoundingClientRect().top > top + SLACK) return null;
     const ids = [...this.sections.keys()];
     let [low, high] = [0, ids.length - 1];
     while (low < high) {
       const middle = (low + high + 1) >> 1;
-      if (this.sections.get(ids[middle]).getBoundingClientRect().top <= top + 4) low = middle;
+      if (this.sections.get(ids[middle]).getBoundingClientRect().top <= top + SLACK) low = middle;
       else high = middle - 1;
     }
     return ids[low] ?? null;
