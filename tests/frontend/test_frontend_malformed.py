@@ -118,10 +118,18 @@ def test_sub_agent_gets_its_task_in_every_form() -> None:
 
 
 def test_body_other_than_a_json_object_is_refused() -> None:
-    for body in (b"", b"{", b'{"messages": [{"role": "user", "content": "\xff"}]}'):
-        assert MESSAGES.refused(body).message.startswith("The request body is not valid JSON: ")
+    for body, defect in (
+        (b"{", "Input data was truncated (byte 1)"),
+        (b'{"messages": [{"role": "us', "Input data was truncated (byte 26)"),
+        (b'{"model" 1}', "JSON is malformed: expected ':' (byte 9)"),
+        (b'{"system": "\xff"}', "'utf-8' codec can't decode byte 0xff in position 12"),
+    ):
         for api in APIS:
-            assert api.refused(body).message
+            message = api.refused(body).message
+            assert message.startswith(f"The request body is not valid JSON: {defect}"), api.name
+    for body in (b"", b" \r\n"):
+        for api in APIS:
+            assert api.refused(body).message == "The request has no body.", api.name
     for api in APIS:
         assert api.refused(b"[]").message == "The request body must be a JSON object.", api.name
 

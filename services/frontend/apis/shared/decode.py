@@ -72,6 +72,7 @@ MAX_VALUES = 4_000_000
 """Limits of a body's objects and lists, and of its commas. msgspec holds the interpreter's lock
 while it decodes. A request with more does not fit into a message on the bus, or has more tokens
 than any model reads."""
+_TRUNCATED = "Input data was truncated"
 MIN_SHARED_CHARS = 4096
 """A shorter text is not shared."""
 _SHARED_MESSAGES = 2
@@ -139,9 +140,19 @@ def decode_body(decode: Decode[T], body: bytes, explain: Explain) -> T:
     except msgspec.ValidationError as error:
         raise explain(mend_surrogates(body), str(error)) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Invalid(f"The request body is not valid JSON: {error}") from None
+        if not body.strip():
+            raise Invalid("The request has no body.") from None
+        raise Invalid(f"The request body is not valid JSON: {json_defect(body, error)}") from None
     except RecursionError:
         raise Invalid("The request body is nested too deeply.") from None
+
+
+def json_defect(json: bytes, error: Exception) -> str:
+    """What is wrong with JSON, and at which byte, by the error of its decoding."""
+    defect = str(error)
+    if defect == _TRUNCATED:  # msgspec gives the byte of any other defect
+        return f"{defect} (byte {len(json)})"
+    return defect
 
 
 class PlainBody(Generic[T]):

@@ -8,6 +8,7 @@ from msgspec import Raw, Struct
 
 from schemas.errors import ErrorInfo, Invalid
 from services.frontend.apis.responses.errors import FORMAT
+from services.frontend.apis.shared.decode import json_defect
 from services.frontend.apis.shared.field_types import NULL, is_set
 from services.frontend.apis.shared.surrogates import decode_mended
 
@@ -38,8 +39,11 @@ def read_envelope(data: bytes) -> Envelope:
         raise Invalid(
             "A frame must be a JSON object with a string 'type'.", code="invalid_type"
         ) from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise Invalid("The frame is not valid JSON.", code="invalid_json") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        message = f"The frame is not valid JSON: {json_defect(data, error)}"
+        raise Invalid(message, code="invalid_json") from None
+    except RecursionError:
+        raise Invalid("The frame is nested too deeply.", code="invalid_json") from None
     if envelope.type is None:
         raise Invalid(
             "Missing required parameter: 'type'.", param="type", code="missing_required_parameter"
