@@ -77,7 +77,7 @@ class ModelCard(Struct, frozen=True, omit_defaults=True):
 
 
 class ToolWeight(Struct, frozen=True):
-    """What the definitions of tools take of a prompt."""
+    """The part of a prompt that definitions of tools take."""
 
     tokens: int
     """Tokens of the definitions at its start, about."""

@@ -299,7 +299,7 @@ class HostedResult(Struct, frozen=True, omit_defaults=True):
     error: str | None = None
     """One of the error codes of Anthropic's tools."""
     explanation: str | None = None
-    """What was wrong, for the client; the model reads the code."""
+    """The error in words, for the client; the model reads the code."""
 
     @property
     def is_of_tool_search(self) -> bool:
@@ -348,7 +348,7 @@ class Interrupted(Struct, frozen=True, omit_defaults=True, tag="interrupted", ta
     broken_call: BrokenCall | None = None
     """None: the worker died."""
     rest: "list[LoggedEvent]" = []
-    """What the client gets if a broken call cannot be decoded again: the events from `block` and
+    """The events for the client if a broken call cannot be decoded again: those from `block` and
     `offset` on, with the call as it is and the end of the turn. Empty: they are too long."""
 
     @property

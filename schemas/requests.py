@@ -107,9 +107,9 @@ class ParseContext(Struct, frozen=True, omit_defaults=True):
     """The only tools that may be called, by the names that the model sees; calls of others are
     text. Empty: all."""
     check_calls: Literal["", "syntax", "schema"] = ""
-    """What a call must satisfy to be sent: its family's syntax, or also the required members and
-    types of its tool's schema. Calls are sent whole, and one that is broken is decoded again from
-    its opener, once. "": calls are sent as they are written."""
+    """The check that a call must pass to be sent: its family's syntax, or also the required members
+    and types of its tool's schema. Calls are sent whole, and one that is broken is decoded again
+    from its opener, once. "": calls are sent as they are written."""
     broken_call: BrokenCall | None = None
     """The broken call that this attempt decodes again. If set, no further one is."""
     logprobs: int | None = None

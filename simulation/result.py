@@ -1,4 +1,4 @@
-"""What became of one seed."""
+"""The result of one seed."""
 
 from dataclasses import dataclass, field
 
@@ -8,7 +8,7 @@ Line = tuple[float, str, str]
 
 @dataclass
 class Result:
-    """What became of one seed."""
+    """The result of one seed."""
 
     seed: int
     turns: int = 0

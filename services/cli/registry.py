@@ -92,7 +92,7 @@ COMMON_SETTINGS = (
     "chat_template",
     "tool_call_parser",
 )
-"""What most users set. `--help` has to fit a page; `--help all` shows the other settings, too."""
+"""The settings that most users need. `--help` has to fit a page; `--help all` shows the others."""
 
 
 class Command(Struct, frozen=True):

@@ -91,7 +91,7 @@ def _beginnings_of_calls(grammar: Markup) -> list[str]:
 
 
 def _end_of_thought(family: Family, written: str, closers: Iterable[str]) -> str:
-    """What ends a thought, with the white space around it: as a template has written it, else in
+    """The end of a thought, with the white space around it: as a template has written it, else in
     the family's style."""
     for closer in closers:
         match = re.match(rf"(?s).*?{re.escape(closer)}\s*", written)

@@ -101,15 +101,15 @@ class Separated(NotationArguments):
 
     @abstractmethod
     def key(self, key: str) -> str:
-        """What stands before the value of an argument. Raises Unguidable."""
+        """The text before the value of an argument. Raises Unguidable."""
 
     @abstractmethod
     def any_key(self) -> str:
-        """What stands before the value of any argument."""
+        """The text before the value of any argument."""
 
     @abstractmethod
     def any_member_key(self) -> str:
-        """What stands before the value of any member of an object."""
+        """The text before the value of any member of an object."""
 
     @override
     def typed(self, arguments: Sequence[Argument], schema: Mapping[str, Any]) -> str:

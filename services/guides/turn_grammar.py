@@ -154,7 +154,7 @@ class _RunningText(_Turn):
         return self.writer.choice([f"{thought} {rest}", called + self.more()])
 
     def more(self) -> str:
-        """What may follow a call; "" if nothing may."""
+        """The rule for the rest of a turn after a call; "" if nothing may follow."""
         if not self.form.parallel:
             return ""
         if self.form.format is None:

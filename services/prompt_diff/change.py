@@ -22,11 +22,11 @@ class Change(Struct, frozen=True, omit_defaults=True):
 
     kind: ChangeKind
     where: str
-    """What changed: `the tool Bash`, `system text 2`, `message 3 (user)`."""
+    """The changed part: `the tool Bash`, `system text 2`, `message 3 (user)`."""
     was: str = ""
     now: str = ""
     varies: Variation | Literal[""] = ""
-    """What kind of text varies in instructions."""
+    """The kind of text that varies in instructions."""
 
 
 def replaced(kind: ChangeKind, where: str, was: str, now: str) -> Change:

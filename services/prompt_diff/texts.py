@@ -1,4 +1,4 @@
-"""The first words in which two texts differ, and what kind of text varies there."""
+"""Finds the first words in which two texts differ, and the kind of text that varies there."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""A sample that may go on, with what later turns are compared with. Pure."""
+"""A sample that later turns may extend, with the data that these are compared with. Pure."""
 
 import re
 from array import array
@@ -34,7 +34,7 @@ class AddedTurn(Struct, frozen=True):
     digest: bytes
     """`digest_of` what it wrote."""
     text: str
-    """What it wrote besides calls."""
+    """Its text without calls."""
     calls: list[CallTexts]
     has_history: bool
     """The model has answered in its request before."""

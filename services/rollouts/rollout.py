@@ -24,7 +24,7 @@ class RolloutLimits(Struct, frozen=True):
 
 
 class WeightsPolicy(Struct, frozen=True):
-    """What changes of the weights mean for a rollout."""
+    """The policy for changes of the weights while a rollout runs."""
 
     any_weights: bool = False
     """Its prompts may reuse KV blocks that other versions of the weights have computed."""
@@ -73,7 +73,7 @@ class RolloutState(Struct, frozen=True, omit_defaults=True, tag="state"):
 
 
 class Rewards(Struct, frozen=True, omit_defaults=True, tag="rewards"):
-    """What its trainer gave one run of a rollout."""
+    """The rewards of one run of a rollout."""
 
     run: int = 1
     reward: float | None = None

@@ -1,1 +1,1 @@
-"""What every service shares: configuration, the bus, its streams, and being a process."""
+"""The parts that all services share: configuration, the bus, its streams, and the process."""

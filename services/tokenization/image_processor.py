@@ -21,7 +21,7 @@ many screenshots of the same size."""
 
 
 class Expansion(Struct, frozen=True):
-    """What takes the place of one placeholder."""
+    """The text and tokens that replace one placeholder."""
 
     text: str
     """Placeholders, and between them what the model has for rows and tiles."""
@@ -76,8 +76,9 @@ class ImageProcessor:
         return (width, height) in self._expansions
 
     def expansion(self, width: int, height: int) -> Expansion:
-        """What takes the place of one placeholder for an image of this size in pixels. Takes up to
-        a second for a new size. Raises ValueError for a size that the processor refuses."""
+        """The text and tokens that replace the placeholder of an image of this size in pixels.
+        Takes up to a second for a new size. Raises ValueError for a size that the processor
+        refuses."""
         with self._lock:
             expansion = self._expansions.get((width, height))
             if expansion is None:

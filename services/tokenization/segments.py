@@ -23,7 +23,7 @@ EncodeText: TypeAlias = Callable[[str], TokenIds]
 EncodeTexts: TypeAlias = Callable[[list[str]], list[TokenIds]]
 
 _ENTRY_BYTES = 200
-"""What an entry of the cache takes beside segment and ids."""
+"""Bytes of an entry of the cache besides segment and ids, about."""
 
 S = TypeVar("S", str, "array[int]")
 

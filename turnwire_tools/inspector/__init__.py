@@ -1,1 +1,1 @@
-"""turnwire inspect: a web page that shows the turns on the bus."""
+"""`turnwire inspect`: serves a page that shows the turns on the bus."""

@@ -1,5 +1,5 @@
-"""Follows the bus with a fold: also after the bus was lost, and that of the next `turnwire up` on
-its state directory."""
+"""Passes the messages of the bus to a fold. After the bus was lost, follows the next `turnwire up`
+with the same state directory."""
 
 import asyncio
 import sys

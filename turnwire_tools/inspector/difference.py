@@ -157,7 +157,7 @@ def computed_again(turn: InspectedTurn) -> tuple[int, int]:
 
 
 def in_words(change: Change) -> str:
-    """Says what a change did."""
+    """Describes a change."""
     match change.kind:
         case "tools" | "system" | "settings":
             varies = {

@@ -1,1 +1,1 @@
-"""turnwire tap: messages on the bus, decoded."""
+"""`turnwire tap`: shows and records the messages on the bus."""

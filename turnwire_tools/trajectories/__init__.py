@@ -1,1 +1,1 @@
-"""turnwire trajectories: sessions as training samples (docs/trajectories.md)."""
+"""`turnwire trajectories`: turns sessions into training samples (docs/trajectories.md)."""

@@ -41,20 +41,20 @@ class UnreadableFile(CommandError):
 
 
 class UndoRecord(Struct, frozen=True):
-    """What `undo` needs: the file without our settings, and with them."""
+    """The data for `undo`: the file without our settings, and with them."""
 
     before: str | None
     """None: there was no file."""
     mode: int
     """The mode of the file before; 0o600 if there was none."""
     after: str
-    """What `write` wrote."""
+    """The text that `write` wrote."""
     copies: list[str]
     """Names of the copies of the old file."""
     folders: list[str]
     """The folders that `write` created, outermost first."""
     replaced: str | None = None
-    """What the file had before the last `write`: still the case if that was killed."""
+    """The text before the last `write`, which the file still has if that was killed."""
 
 
 def text_of(settings: ClientSettings) -> str:

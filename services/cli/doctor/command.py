@@ -55,7 +55,7 @@ COMMAND = Command(
 
 
 class _Target(Struct, frozen=True):
-    """What is examined besides this machine."""
+    """The server and the bus that are examined besides this machine."""
 
     instance: Instance | None
     """The running `turnwire up`; None: there is none."""

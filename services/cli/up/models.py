@@ -40,7 +40,7 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9_.]+")
 
 
 class ModelPlan(Struct, frozen=True):
-    """What is started for one model."""
+    """The processes to start for one model."""
 
     label: str
     """Part of the names of its processes; "" for the only model."""

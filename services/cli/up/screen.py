@@ -66,7 +66,7 @@ _NATS_INFO = re.compile(r"\[\d+\] (?:\S+ \S+ )?\[(INF|DBG|TRC)\] ")
 
 
 class ServedModelNotes(Struct, frozen=True):
-    """What is known about the served model."""
+    """Facts about the served model that decide whether agents can use it."""
 
     window: int = 0
     """Context window in tokens; 0: unknown."""

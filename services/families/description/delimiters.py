@@ -103,7 +103,7 @@ def without_brackets(closes: Iterable[str]) -> list[str]:
 
 
 def special_tokens(texts: Iterable[str]) -> tuple[str, ...]:
-    """What a tokenizer probably has as tokens, of the text of forms."""
+    """The parts of forms that a tokenizer probably has as tokens."""
     tokens: dict[str, None] = {}
     for text in texts:
         tokens.update(dict.fromkeys(_TOKEN.findall(text.replace(BLANKS, " "))))

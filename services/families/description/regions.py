@@ -139,7 +139,7 @@ class Region:
 
 
 def _kind(name: str) -> RegionKind:
-    """What a field has, by its name."""
+    """The kind of a field, by its name."""
     if name in _REASONING:
         return "reasoning"
     return "calls" if name in _CALLS else "text"

@@ -1,4 +1,4 @@
-"""Reads calls that stand in code, and may turn out to be text."""
+"""Reads calls inside code, which may turn out to be text."""
 
 from schemas.events import BlockEvent, BlockStart, Delta
 from services.families.grammar.scanner import BlockWriter, Reader, Scanner

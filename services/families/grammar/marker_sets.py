@@ -186,8 +186,8 @@ class MarkerSets:
         return [*empty, *calls, *stops]
 
     def _after_call(self) -> _Meanings:
-        """What closes a call and its section: also tags that the format does not have, before the
-        closer of the section or the line's end."""
+        """The closers of a call and its section: also tags that the format does not have, before
+        the closer of the section or the line's end."""
         tails = self._grammar.tails
         closers = with_meaning(MarkerKind.TAIL, (*tails, *self._grammar.joints))
         if not tails:

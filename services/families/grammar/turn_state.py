@@ -27,7 +27,7 @@ class CallOpener(NamedTuple):
 
 
 class CallReading(NamedTuple):
-    """What the reader of a call has passed: a call, or text that only began like one."""
+    """The result of reading a call: a call, or text that only began like one."""
 
     is_call: bool
     text: str = ""

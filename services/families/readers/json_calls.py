@@ -326,7 +326,7 @@ class _JsonCallReader:
         if opener.name is not None:
             self._call.set_name(opener.name, opener.call_id)
         self._opening = opener.text
-        """What precedes the JSON."""
+        """The text before the JSON."""
         if grammar.strict:
             self._opening = split(r"[\[{]", opener.text, maxsplit=1)[0]
         self._has_calls = False

@@ -18,7 +18,7 @@ _MAX_DEPTH: Final = 256
 _MAX_SCALAR: Final = 4096
 _SCALAR: Final = re.compile(r"[\w.+-]{0,4096}+")
 _CONTAINERS: Final = {"{": ("}", "{", "}"), "[": ("]", "[", "]"), "(": (")", "[", "]")}
-"""What closes a container, and what is written for opener and closer, by its opener."""
+"""For each opener of a container: its closer, and what is written for opener and closer."""
 CONSTANTS: Final = {
     "true": "true",
     "false": "false",

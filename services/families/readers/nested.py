@@ -97,7 +97,7 @@ class Nested:
 
 
 class _Content(NamedTuple):
-    """What an element has between its tags."""
+    """The content of an element, between its tags."""
 
     text: str
     children: list[tuple[str, str]]

@@ -70,7 +70,7 @@ class Parameters:
     """Markers before arguments that are one JSON object instead; `{` for an object without a
     marker."""
     json_closers: tuple[str, ...] = ()
-    """What may follow such an object."""
+    """Markers that may follow such an object."""
     pieces: tuple[str, ...] = ()
     """Parts of tags, which stand alone only where a tag is damaged."""
     unwrap: tuple[str, ...] = ()

@@ -28,7 +28,7 @@ _AFTER_CALL: Final = tuple(
     Shape("{ws}" + text)
     for text in ("]", ",{ws}]", *(mark + "{ws}{name}{ws}(" for mark in ("", ",", ";")))
 )
-"""What may follow a call: the end of the list, or the next call."""
+"""Shapes that may follow a call: the end of the list, or the next call."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Pythonic:
 
     @cached_property
     def after_call(self) -> tuple[Shape, ...]:
-        """What may follow a call."""
+        """Shapes that may follow a call."""
         closers = closing_shapes(self.call_closers)
         return (*_AFTER_CALL, *(Shape("{ws}" + closer.text) for closer in closers))
 

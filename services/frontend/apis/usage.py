@@ -30,7 +30,7 @@ class UsageCounts(Struct):
 
 
 class KeyReport(Struct):
-    """What the key of the request has used, with all keys of its name."""
+    """The usage of the request's key, together with all keys of its name."""
 
     key: str | None
     """The key's name; null on a server without keys, and for all."""

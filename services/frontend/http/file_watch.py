@@ -66,7 +66,7 @@ class FileWatch:
 
 
 class _Stat(NamedTuple):
-    """What differs when a file has changed."""
+    """The facts of a file that differ when it has changed."""
 
     size: int
     inode: int

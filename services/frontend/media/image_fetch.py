@@ -36,7 +36,7 @@ _Wanted: TypeAlias = tuple[str | None, str]
 
 
 class _Fetched(NamedTuple):
-    """What a URL led to."""
+    """The result of a fetch."""
 
     data: bytes | None
     """None where the fetch failed."""

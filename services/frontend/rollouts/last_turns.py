@@ -13,7 +13,7 @@ KEPT = 6
 """Turns of one rollout: the newest of its conversation and of its helpers'."""
 _TOKEN_BYTES = 4
 _TURN_BYTES = 1024
-"""What a turn takes besides its tokens."""
+"""Bytes of a turn besides its tokens, about."""
 
 
 class LastTurns:

@@ -28,11 +28,11 @@ from services.runtime.listeners import Listeners, raise_error
 from services.runtime.storage.kv import place_of
 
 MAX_VIEW_BYTES = 64 * MIB
-"""Limit of what a frontend remembers of rollouts, without their tokens."""
+"""Limit of the views of rollouts in a frontend, which have no tokens."""
 VIEW_BYTES = 16 * 1024
-"""What a rollout of fifty turns takes besides its metadata."""
+"""Bytes of a rollout of fifty turns besides its metadata, about."""
 FRESH_S = 0.25
-"""How long what was read counts as new."""
+"""Seconds for which a view that was read counts as new."""
 SETTLE_S = 5.0
 """How long the end of a rollout waits until the turns that have ended are stored."""
 POLL_S = 0.05

@@ -24,7 +24,7 @@ def _null() -> Raw:
 
 
 class StoredRecord(Struct, frozen=True, omit_defaults=True, kw_only=True, tag_field="kind"):
-    """What every record has."""
+    """The members of every record."""
 
     id: str
     created: float

@@ -1,4 +1,4 @@
-"""The turns that the ledger has of a conversation, and why it has none of others."""
+"""The match of each turn of a conversation in the ledger, or the reason why there is none."""
 
 from collections.abc import Sequence
 from enum import StrEnum
@@ -12,7 +12,7 @@ from services.ledger.turns.turn import Turn
 
 
 class Outcome(StrEnum):
-    """What became of a turn of the conversation; of the newest one a metric's label, too."""
+    """The result for one turn of the conversation; for the newest one also a metric's label."""
 
     NOT_LOOKED_UP = ""
     """There is no ledger, or the client sent a whole prompt."""
@@ -35,7 +35,7 @@ class Outcome(StrEnum):
 
 
 class Match(Struct, frozen=True):
-    """What the ledger has of one turn of a conversation."""
+    """The match in the ledger of one turn of a conversation."""
 
     outcome: Outcome
     turns: Sequence[Turn] = ()

@@ -32,7 +32,7 @@ class EncodedPrompt(Struct, frozen=True):
 
     ids: TokenIds
     outcome: Outcome
-    """What became of the newest turn."""
+    """The outcome of the newest turn."""
     reused: int
     """Tokens that were not encoded: those of an earlier prompt and of its turn."""
     context: LedgerContext | None
@@ -100,7 +100,7 @@ class PromptEncoder:
     def _newest_kept(
         self, history: MatchedHistory, tools: list[ToolSpec], heads: "HeadHasher"
     ) -> tuple[Outcome, KeptTurn | None]:
-        """What became of the newest turn, and the newest turn that the text still contains."""
+        """The outcome of the newest turn, and the newest turn that the text still contains."""
         newest = Outcome.FIRST
         for match in reversed(history.matches[: history.answered]):
             outcome, kept = self._kept(match, tools, heads)
@@ -113,7 +113,7 @@ class PromptEncoder:
     def _kept(
         self, match: Match, tools: list[ToolSpec], heads: "HeadHasher"
     ) -> tuple[Outcome, KeptTurn | None]:
-        """What became of a turn, and itself or else its parent, if the text still contains it."""
+        """The outcome of a turn; and the turn, or else its parent, if the text still has it."""
         turn = self._in_place(match, heads)
         if turn is None:
             outcome = Outcome.MOVED if match.turns else match.outcome

@@ -26,7 +26,7 @@ class TurnEnds:
         between_messages = [joint] if joint else model.family.markers
         starts = [model.header, *between_messages]
         self._starts = tuple(text for text in starts if text and text not in model.ends)
-        """What more output of the model begins with, after an end token."""
+        """The texts with which more output of the model begins, after an end token."""
 
     def of(self, text: str, start: int, output: TurnOutput) -> Iterator[int]:
         """Where a turn that begins at `start` may end."""

@@ -29,7 +29,7 @@ _SEPARATORS = re.compile(r"[^A-Za-z0-9]")
 
 
 class Proof(Enum):
-    """What evidence shows of an entry."""
+    """The result of comparing a client's turn with an entry."""
 
     SAME = "the client sent back the entry's turn"
     OTHER = "the client sent back another turn"

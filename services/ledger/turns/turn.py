@@ -15,7 +15,7 @@ TurnPart: TypeAlias = Text | Reasoning | Call
 
 
 class TurnOutput(Struct, frozen=True):
-    """What the model wrote: the text of a turn's original tokens, and the parts in it."""
+    """The output of a turn: the text of its original tokens, and the parts in it."""
 
     text: str
     """The text that the parser received, up to the last part that its client was sent."""

@@ -1,4 +1,4 @@
-"""What all configurations have in common: one frozen class per service, with types, bounds and
+"""Defines the base of all configurations: one frozen class per service, with types, bounds and
 defaults.
 
 The string under a field is its help text on the command line, and names include units. Secrets are

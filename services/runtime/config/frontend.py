@@ -64,8 +64,8 @@ class FrontendConfig(ResponseStoreConfig, ImageStoreConfig, RolloutStoreConfig, 
     pdf_max_pages: Count = 200
     """Most pages of a PDF with text in the prompt; a line states how many are left out."""
     pdf_page_images: Annotated[int, Parameter(validator=Number(gte=0, lte=100))] = 10
-    """Most pages of a PDF that a model which gets images also gets as images, of some 2,000 tokens
-    each."""
+    """Most pages of a PDF that are also sent as images, for models that get images; some 2,000
+    tokens each."""
     media_notice: bool = True
     """End an answer with a note to the user that the model does not receive the images of the
     conversation, once in a session. No prompt has it."""
@@ -119,7 +119,7 @@ class FrontendConfig(ResponseStoreConfig, ImageStoreConfig, RolloutStoreConfig, 
     """How long a worker may take for a pause or for other weights (`/engines`). An inference server
     has 1,800 s to load them."""
     attempts: Count = 3
-    """How often a turn is tried that gets no further because a process dies with it."""
+    """Most attempts at a turn that gets no further because processes die with it."""
     seal_key_file: str | None = None
     """File with the key that seals compacted conversations, the same for preprocessor and parser;
     default: a key derived from the model's name."""
@@ -161,7 +161,7 @@ class FrontendConfig(ResponseStoreConfig, ImageStoreConfig, RolloutStoreConfig, 
     web_allow_private: bool = False
     """Let the model fetch literal private addresses and local names."""
     defer_tools: Count | None = None
-    """Tools at the start of the prompt of a request that has more, and no search of its own: the
+    """Most tools at the start of a prompt, for requests without a search of tools of their own. The
     model finds the others by a search, which clients do not see (docs/tool-search.md); default: no
     limit."""
 

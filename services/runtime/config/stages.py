@@ -161,7 +161,7 @@ class WorkerConfig(StageConfig):
     """Address of the inference server, for engines that decode through one, such as
     http://127.0.0.1:8000; several with commas (`turnwire up`): a worker for each."""
     engine_api_key_file: str | None = None
-    """File with the key that the inference server wants."""
+    """File with the key that the inference server requires."""
     weights_dir: str | None = None
     """Directory with all weights that operators may load with `POST /engines/weights`; default:
     none."""

@@ -52,7 +52,7 @@ class RolloutStoreConfig(Config):
     """Time after which JetStream deletes a turn of a rollout; `turnwire buckets` applies it."""
     rollout_store_mb: Annotated[int, Parameter(validator=Number(gte=0))] = 1024
     """JetStream storage in MiB for rollouts; beyond it the oldest are deleted. `turnwire buckets`
-    applies it. 0: there are no rollouts."""
+    applies it. 0: rollouts are off."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,4 +64,4 @@ class BucketsConfig(LedgerStoreConfig, ResponseStoreConfig, ImageStoreConfig, Ro
     """Servers of a NATS cluster that hold a copy of each bucket; default: 5, 3 or 1, as many as
     there are. With 3, the buckets outlive one server."""
     every_s: Positive | None = None
-    """Go on, and make lost buckets again at this interval."""
+    """Keep running, and make lost buckets again at this interval."""

@@ -113,7 +113,7 @@ def adopt_library_logs(log: FilteringBoundLogger) -> None:
 
 
 _HANGUPS = frozenset({"SSL connection is closed", "socket.send() raised exception."})
-"""What event loops log about writes to a connection that the other side has ended."""
+"""Messages of event loops about writes to a connection that the other side has ended."""
 
 
 class _LibraryLogs(logging.Handler):

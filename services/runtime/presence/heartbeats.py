@@ -74,7 +74,7 @@ class Heartbeats:
         )
         """All other processes with heartbeats."""
         self.service = Service()
-        """What the heartbeats report."""
+        """The service that the heartbeats report."""
         self.draining = False
         """Whether this process takes no new work."""
         self.on_tick = Listeners[float](self._tick_failed)

@@ -127,7 +127,7 @@ class ProcessRegistry:
 
 
 def cards_of(peers: Iterable[Heartbeat], model: str) -> list[ModelCard]:
-    """What these processes report of a model."""
+    """Returns the cards with which these processes describe a model."""
     return [card for peer in peers for card in peer.models if card.name == model]
 
 

@@ -41,7 +41,7 @@ _decode_replay = msgspec.json.Decoder(Replay).decode
 
 
 class FrameSource(ABC):
-    """What a `FrameSender` sends: the outboxes of its receivers."""
+    """The content that a `FrameSender` sends: the outboxes of its receivers."""
 
     @abstractmethod
     def fill(self, receiver: str, seq: int) -> msgspec.Struct | None:

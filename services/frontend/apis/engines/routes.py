@@ -62,7 +62,7 @@ _BODIES: dict[EngineAction, type[ResumeBody]] = {
     "resume": ResumeBody,
     "weights": UpdateBody,
 }
-"""What each operation takes: the model, and fields of the `EngineControl`."""
+"""The body of each operation: the model, and fields of the `EngineControl`."""
 
 
 class EngineRoute:

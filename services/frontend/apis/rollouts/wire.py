@@ -21,7 +21,7 @@ Label = Annotated[str, Meta(min_length=1, max_length=256)]
 
 
 class RolloutSampling(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """What replaces the sampling that clients ask for."""
+    """Sampling in place of the one that clients request."""
 
     temperature: Annotated[float, Meta(ge=0.0, le=100.0)] | None = None
     top_p: Share | None = None
@@ -50,7 +50,7 @@ class LimitsBody(RolloutLimits, frozen=True, forbid_unknown_fields=True):
 
 
 class WeightsBody(WeightsPolicy, frozen=True, forbid_unknown_fields=True):
-    """What changes of the weights mean for it."""
+    """The policy for changes of the weights while it runs."""
 
 
 class RolloutBody(Struct, forbid_unknown_fields=True):
