@@ -40,7 +40,7 @@ from turnwire_tools.inspector.prefill import PrefillRate
 from turnwire_tools.inspector.prompts import PromptStore, StoredPrompt
 from turnwire_tools.inspector.sessions import SessionFinder
 from turnwire_tools.inspector.tokens import Vocabularies
-from turnwire_tools.inspector.turns import InspectedBlock, InspectedTurn
+from turnwire_tools.inspector.turns import ABANDONED, InspectedBlock, InspectedTurn
 from turnwire_tools.tap.turns import CONTINUED
 
 MAX_ANCESTORS = 2000
@@ -255,9 +255,7 @@ class Fold:
             return
         turn.mark(now, "cancel", cancel.reason, trouble=True)
         if cancel.reason != "failed":
-            turn.state = "cancelled"
-            turn.finish = cancel.reason
-            turn.ms = turn.ms_at(now)
+            turn.abandon("cancelled", cancel.reason, now)
         self._changed(turn)
 
     def _replay(self, replay: Replay, now: float) -> None:
@@ -275,7 +273,7 @@ class Fold:
 
     def _tokens(self, entry: frames.TokenEntry, now: float) -> None:
         turn = self.turns.get(entry.turn)
-        if turn is None or entry.attempt < turn.attempt:
+        if turn is None or turn.state in ABANDONED or entry.attempt < turn.attempt:
             return
         have = len(turn.ids)
         if entry.at <= have:
@@ -298,8 +296,9 @@ class Fold:
 
     def _events(self, entry: frames.EventEntry, now: float) -> None:
         turn = self.turns.get(entry.turn)
-        if turn is None or turn.state == "finished":
+        if turn is None or turn.state in ("finished", "cancelled"):
             return
+        turn.arrived = max(turn.arrived, entry.tokens)
         for event in entry.events:
             if isinstance(event, events.Prepared):
                 turn.opened(event, entry.attempt, now)
@@ -343,9 +342,7 @@ class Fold:
                 text = f"{event.worker} after {tokens} tokens{reason}"
                 turn.mark(now, "interrupted", text, trouble=True)
             case Failed(error):
-                turn.ms = turn.ms_at(now)
-                turn.state = "failed"
-                turn.finish = f"{error.kind}{_message(error, self.texts)}"
+                turn.abandon("failed", f"{error.kind}{_message(error, self.texts)}", now)
             case Finish():
                 self._finished(turn, event, now)
 

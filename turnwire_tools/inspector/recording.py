@@ -77,7 +77,8 @@ def _turn(turn: replay_file.RecordedTurn, name: str, conversation: Conversation)
             tokens += len(step.tokens)
         elif isinstance(step, replay_file.RecordedEvents):
             events: list[TurnEvent] = list(with_dispatches(step.events, log))
-            yield step.at, "", EventFrame("", NO_STREAM, [EventEntry(name, attempt, events)])
+            event_entry = EventEntry(name, attempt, events, tokens)
+            yield step.at, "", EventFrame("", NO_STREAM, [event_entry])
 
 
 def _placed(

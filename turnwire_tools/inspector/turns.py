@@ -41,7 +41,8 @@ block: a block is complete.  dispatch: a call is complete and was sent to the cl
 replay: a receiver requested frames again.  interrupted: the worker died.  cancel: the turn was
 cancelled.
 """
-ENDED: tuple[State, ...] = ("finished", "failed", "cancelled")
+ABANDONED: tuple[State, ...] = ("failed", "cancelled")
+ENDED: tuple[State, ...] = ("finished", *ABANDONED)
 MAX_MARKS = 400
 
 
@@ -177,6 +178,8 @@ class InspectedTurn(TurnDetails):
     placed_ms: float | None = None
     decoded_ms: float | None = None
     """When the worker sent the first token."""
+    arrived: int = 0
+    """Output tokens in the parser's events, all of which the frontend has."""
     addition: Addition = NOTHING_ADDED
     """What the request adds to its session."""
     opened_by: tuple[int, str] = (0, "")
@@ -270,6 +273,15 @@ class InspectedTurn(TurnDetails):
         self.parser = event.parser or self.parser
         if event.cached and self.cached is None:
             self.cached = event.cached
+
+    def abandon(self, state: State, finish: str, now: float) -> None:
+        """The turn ends before its last token. Its output is what arrived, as in the frontend's
+        log, metrics and usage."""
+        self.state = state
+        self.finish = finish
+        self.ms = self.ms_at(now)
+        self.output = self.arrived
+        del self.ids[self.arrived :]
 
     def end_block(self, event: events.BlockStop, now: float) -> None:
         """The newest block is complete, or cut off."""

@@ -44,8 +44,8 @@ class Bus:
         self.now += 1
         self.fold.take(message, self.now, receiver)
 
-    def events(self, turn: str, *sent: TurnEvent, attempt: int = 1) -> None:
-        self.send(EventFrame("parser-1", 1, [EventEntry(turn, attempt, list(sent))]))
+    def events(self, turn: str, *sent: TurnEvent, attempt: int = 1, tokens: int = 0) -> None:
+        self.send(EventFrame("parser-1", 1, [EventEntry(turn, attempt, list(sent), tokens)]))
 
     def begin(
         self,

@@ -147,7 +147,7 @@ class Team:
             events = block_events(block, part)
             self._events(turn, now + 0.001, *events[:1])
             now += len(part_ids) / DECODE
-            self._events(turn, now, *events[1:])
+            self._events(turn, now, *events[1:], tokens=len(output))
         if more.get("hangup"):
             self._send(now, subjects.cancel(MODEL), Cancel(turn, 1, "hangup"))
             return now
@@ -161,8 +161,8 @@ class Team:
         longest = max((_common(ids, seen) for seen in self._seen.get(worker, [])), default=0)
         return min(longest, len(ids) - 1)
 
-    def _events(self, turn: str, at: float, *events: TurnEvent) -> None:
-        frame = EventFrame("parser-1", 1, [EventEntry(turn, 1, list(events))], at)
+    def _events(self, turn: str, at: float, *events: TurnEvent, tokens: int = 0) -> None:
+        frame = EventFrame("parser-1", 1, [EventEntry(turn, 1, list(events), tokens)], at)
         self._send(at, subjects.events("frontend-1"), frame)
 
     def _send(self, at: float, subject: str, message: Any) -> None:

@@ -138,6 +138,25 @@ def test_failures_and_cancellations_end_a_turn(bus: Bus) -> None:
     assert turns[cut].state == "placed"
 
 
+def test_output_of_a_turn_that_ends_early_is_what_the_frontend_got(bus: Bus) -> None:
+    """The frontend's log, metrics and usage count the same."""
+    left, failed = bus.begin(asked(user("a")), range(9)), bus.begin(asked(user("b")), range(9))
+    for turn in (left, failed):
+        bus.write(turn, [1, 2, 3])
+        bus.events(turn, *block_events(0, Text("Hello"))[:1], Delta(0, 0, "Hel"), tokens=2)
+    bus.send(Cancel(left, 1, "hangup"))
+    bus.events(failed, Failed(EngineFailed("gone").info), tokens=2)
+    bus.write(left, [1, 2, 3, 4])  # what was on its way
+    bus.events(left, Delta(0, 3, "lo"), tokens=4)
+    bus.finish(left, 1, output=4)
+
+    turns = bus.fold.turns
+    assert [turns[turn].state for turn in (left, failed)] == ["cancelled", "failed"]
+    for turn in (left, failed):
+        assert (turns[turn].output, turns[turn].ids.tolist()) == (2, [1, 2])
+        assert turns[turn].blocks[0].text == "Hel"
+
+
 def test_kept_turns_and_prompts_are_bounded() -> None:
     fold = Fold(max_turns=4, max_bytes=20_000)
     bus = Bus(fold)

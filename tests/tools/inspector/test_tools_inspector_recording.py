@@ -7,9 +7,11 @@ import msgspec
 
 from schemas import subjects
 from schemas.conversation import Call, Client, Text
+from schemas.errors import EngineFailed
+from schemas.events import Failed
 from schemas.frames import EventFrame, TokenFrame
 from schemas.requests import GenerateRequest, TurnRequest, encode_generate
-from tests.tools.inspector.by_hand import Bus, answer, asked, result, user
+from tests.tools.inspector.by_hand import Bus, answer, asked, block_events, result, user
 from turnwire_tools.inspector.command import InspectorFlags, required_key
 from turnwire_tools.inspector.fold import Fold
 from turnwire_tools.inspector.recording import read
@@ -84,6 +86,16 @@ def test_recordings_give_the_same_turns_without_their_client(fold: Fold) -> None
             assert getattr(other, name) == ("" if name == "client" else getattr(one, name)), name
     assert replayed[1].difference is not None
     assert replayed[1].difference.reason == "system text 1 changed"
+
+
+def test_a_recording_has_the_output_of_a_turn_that_failed(fold: Fold) -> None:
+    bus = Recording(fold)
+    turn = bus.begin(asked(user("Question")), range(9))
+    bus.write(turn, [1, 2, 3])
+    bus.events(turn, *block_events(0, Text("Hello")), tokens=3)
+    bus.events(turn, Failed(EngineFailed("gone").info), tokens=3)
+    outputs = [view.output for view in (*views(fold), *played(bus.messages), *played(bus.turns))]
+    assert outputs == [3, 3, 3]
 
 
 def test_a_recording_has_the_tree_of_agents_and_no_ids_of_clients(fold: Fold) -> None:
