@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import Any, TypeAlias
 
 from schemas.errors import TurnwireError
-from services.cli.check.command import check_settings
+from services.cli.check.settings import check_settings
 from services.cli.registry import BUS_SETTINGS, COMMON_SETTINGS, Command
 from services.runtime.config.command_line import (
     CLEAN,

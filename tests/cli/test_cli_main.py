@@ -194,6 +194,32 @@ def test_model_is_checked(
     assert refused(model) == f"{model} has no config.json\n"
 
 
+def test_models_of_a_file_are_checked(
+    demo_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "models.toml"
+    broken = Path(shutil.copytree(demo_dir, tmp_path / "broken"))
+    tables = f"[coder]\nmodel = '{demo_dir}'\n[sql]\nmodel = '{broken}'\n"
+    file.write_text(tables)
+    assert main(["check", f"--models={file}", "--workers=2"]) == 0
+    of_coder, of_sql = capsys.readouterr().out.splitlines()
+    assert of_coder == "coder: qwen3_coder, 262,144 tokens"
+    assert of_sql.startswith("sql: ")
+
+    (broken / "tokenizer.json").write_bytes(b"{}")
+    assert main(["check", f"--models={file}"]) == 1
+    printed = capsys.readouterr()
+    assert printed.out.splitlines() == [of_coder]
+    assert printed.err.startswith("turnwire check: model sql: ")
+
+    file.write_text(tables + "workerz = 2\n[small]\nmodle = 'm'\n")
+    assert status_of(["check", f"--models={file}"]) == 2
+    problems = capsys.readouterr().err.splitlines()
+    assert [problem.partition(":")[2].split()[1] for problem in problems] == [
+        *("[sql]:", "[small]:", "[small]:")
+    ]
+
+
 def test_model_missing_on_the_hub_is_reported(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -154,6 +154,38 @@ slotz = 3
         assert caught.value.problems[0].startswith(problem)
 
 
+def test_problems_of_all_models_are_reported_at_once(tmp_path: Path) -> None:
+    text = """
+small = "acme/small"
+
+[coder]
+modle = "acme/coder"
+slots = "x"
+
+[sql]
+model = "/nowhere"
+workerz = 2
+"""
+    with pytest.raises(ConfigError) as caught:
+        plan(models_file(tmp_path, text))
+    assert caught.value.problems == [
+        "--models [small] is not a table of settings",
+        "--models [coder]: model is required, a directory or a hub id",
+        '--models [coder]: no setting "modle" of a model; did you mean "model"?',
+        'Invalid value for --models [coder] slots: "x" is not a whole number',
+        '--models [sql]: no setting "workerz" of a model; did you mean "workers"?',
+        "Invalid value for --models [sql] model: there is no directory /nowhere",
+    ]
+    with pytest.raises(ConfigError, match=r"^--models has no table of a model$"):
+        plan(models_file(tmp_path, ""))
+
+
+def test_model_of_a_flag_precedes_the_models_of_a_variable(tmp_path: Path) -> None:
+    file = models_file(tmp_path).removeprefix("--models=")
+    made = plan("--model=acme/m", env={"TURNWIRE_MODELS": file})
+    assert [(model.label, model.name) for model in made.models] == [("", "acme/m")]
+
+
 def test_environment_is_not_passed_as_flags() -> None:
     env = {"TURNWIRE_MODEL": "acme/m", "TURNWIRE_NATS_URL": "nats://bus:4222"}
     env["TURNWIRE_WORKER_SLOTS"] = "3"

@@ -15,12 +15,12 @@ from typing import Any
 
 from msgspec import Struct
 
-from services.cli.check.command import check_settings
 from services.cli.check.files import place_problem
 from services.cli.check.model import PACKAGES
+from services.cli.check.model_tables import ModelSettings, load_models, names_several
 from services.cli.common import create_file, make_private, other_machines_hosts, reachable_host
 from services.cli.instances import default_state_dir
-from services.cli.up.models import INNER_STAGES, ModelPlan, model_sources, numbers_of
+from services.cli.up.models import ModelPlan, numbers_of
 from services.cli.up.supervisor import ChildSpec, quiet_variables
 from services.runtime.config.base import Config
 from services.runtime.config.command_line import forwarded_arguments
@@ -86,7 +86,7 @@ def make_plan(sources: Sources) -> UpPlan:
     tables: dict[str, type[Config]] = {**STAGES, "buckets": BucketsConfig, "up": UpConfig}
     loaded = sources.load_all(tables, {"model": None})
     up: UpConfig = loaded["up"].config
-    several = bool(up.models)
+    several = names_several(sources, loaded["up"])
     demo = loaded["worker"].origins["model"] == "default" and not several
     state_dir = default_state_dir(sources.env)
     if up.state_dir:
@@ -94,15 +94,9 @@ def make_plan(sources: Sources) -> UpPlan:
     defaults = _stage_defaults(up, state_dir, demo=demo)
     if up.demo_vision and not demo:
         raise ConfigError(["--demo-vision is for the demo model, and another one is named"])
-    of_models = [("", sources)]
-    if several:
-        of_models = [*model_sources(sources, loaded["up"])]
     front = sources.load(FrontendConfig, defaults)
-    models = [_plan_model(label, own, defaults, front) for label, own in of_models]
-    names = [model.name for model in models]
-    labels = {model.label for model in models}
-    if min(len(set(names)), len(labels)) < len(names):
-        raise ConfigError([f"models have nearly the same name: {', '.join(names)}"])
+    loaded_models = load_models(sources, loaded["up"], front, defaults)
+    models = [_plan_model(model, defaults) for model in loaded_models]
     worker = models[0].worker
     if demo and (worker.engine in PACKAGES or decodes_on_server(worker.engine)):
         raise ConfigError(
@@ -122,17 +116,10 @@ def make_plan(sources: Sources) -> UpPlan:
     )
 
 
-def _plan_model(
-    label: str, sources: Sources, defaults: Mapping[str, Any], front: LoadedConfig[Any]
-) -> ModelPlan:
-    """Checks the settings of a model's processes, and of the frontends. Raises ConfigError with all
-    problems."""
-    stages = sources.load_all(INNER_STAGES, defaults)
-    up = sources.load(UpConfig).config
-    check_settings([front, *stages.values()])
-    worker: WorkerConfig = stages["worker"].config
-    flags = {stage: _flags(loaded, sources, defaults) for stage, loaded in stages.items()}
-    return ModelPlan(label, worker, numbers_of(up, worker), flags)
+def _plan_model(model: ModelSettings, defaults: Mapping[str, Any]) -> ModelPlan:
+    stages = model.stages.items()
+    flags = {stage: _flags(loaded, model.sources, defaults) for stage, loaded in stages}
+    return ModelPlan(model.label, model.worker, numbers_of(model.up, model.worker), flags)
 
 
 def _stage_defaults(up: UpConfig, state_dir: Path, *, demo: bool) -> dict[str, Any]:
