@@ -80,11 +80,19 @@ class ContextOverflow(Invalid):
 
 
 class Refused(TurnwireError):
-    """The sender may not make this request."""
+    """The sender may not make this request, or not now."""
 
-    def __init__(self, message: str, reason: str = "other", *, param: str | None = None) -> None:
-        """`reason`: one of a few words, for metrics. Clients do not get it."""
-        super().__init__(message, param=param)
+    def __init__(
+        self,
+        message: str,
+        reason: str = "other",
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        retry_after_s: float | None = None,
+    ) -> None:
+        """`reason`: one of a few words, for log and metrics. Clients do not get it."""
+        super().__init__(message, param=param, code=code, retry_after_s=retry_after_s)
         self.reason = reason
 
 
@@ -112,7 +120,7 @@ class TooLarge(TurnwireError):
     kind = ErrorKind.TOO_LARGE
 
 
-class RateLimited(TurnwireError):
+class RateLimited(Refused):
     """The key is over its limit; the client may retry later."""
 
     kind = ErrorKind.RATE_LIMITED

@@ -27,6 +27,9 @@ OPEN_PATHS = frozenset(
 )
 """Paths that need no key, for probes, scrapers and the first request of clients."""
 
+MAX_REMOVED = 10_000
+"""Most keys that are known to be removed."""
+
 
 def load_keys(path: str, defaults: Limits) -> list[Key]:
     """Reads a key file. Raises ValueError as `parse_keys`, and OSError."""
@@ -125,6 +128,8 @@ class Callers:
         self._held_by: dict[str, HeldBytes] = {}
         self._keys: list[Key] | None = None
         """None: everyone may send requests."""
+        self._removed: list[Key] = []
+        """The keys that the file had since the start and has no more."""
         if path:
             self._keys = load_keys(path, defaults)
             if not self._keys:
@@ -153,10 +158,15 @@ class Callers:
         """
         if not self.path:
             return
+        former = [*(self._keys or ()), *self._removed]
         try:
             self._keys = load_keys(self.path, self._defaults)
         except FileNotFoundError:
             self._keys = []
+        removed = {key.digest: key for key in former}
+        for key in self._keys:
+            removed.pop(key.digest, None)
+        self._removed = list(removed.values())[:MAX_REMOVED]
         if not self._keys:
             log.warning("keys.none_valid", file=self.path)
         self.warn_of_expired(log)
@@ -173,12 +183,12 @@ class Callers:
             return self.caller_of("")
         texts = key_texts(request)
         if not texts:
-            message = _NO_KEY if openai else "x-api-key header is required"
-            raise Unauthorized(message, "no_key")
+            raise Unauthorized(_missing_key(request, openai=openai), "no_key")
         keys = [key for key in (find_key(self._keys, text) for text in texts) if key is not None]
         if not keys:
             message = "Incorrect API key provided." if openai else "invalid x-api-key"
-            raise Unauthorized(message, "wrong_key")
+            was_removed = any(find_key(self._removed, text) for text in texts)
+            raise Unauthorized(message, "removed_key" if was_removed else "wrong_key")
         valid = [key for key in keys if not self._is_expired(key)]
         if not valid:
             raise _expired()
@@ -233,6 +243,15 @@ _NO_KEY = (
     "You didn't provide an API key. Send it in an Authorization header: "
     "`Authorization: Bearer YOUR_KEY`."
 )
+
+
+def _missing_key(request: web.Request, *, openai: bool) -> str:
+    """Returns the text of the error for a request without a key."""
+    if openai:
+        return _NO_KEY
+    if "authorization" in request.headers:
+        return "x-api-key header is required: the authorization header is not `Bearer YOUR_KEY`"
+    return "x-api-key header is required"
 
 
 def key_texts(request: web.Request) -> list[str]:

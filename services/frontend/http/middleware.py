@@ -192,6 +192,7 @@ class RequestMiddleware:
         if request.get(OVER_LIMIT):
             raise RateLimited(
                 "Your address has too many connections to this server.",
+                "connections",
                 retry_after_s=RETRY_AFTER_S,
             )
         host = request.headers.get("host")

@@ -112,9 +112,8 @@ class RateLimiter:
         """Counts a request that decodes tokens as open. Raises RateLimited on entering, and then
         charges nothing."""
         if self._limits.concurrency is not None and self.open >= self._limits.concurrency:
-            raise _limit_error(
-                f"{self._limits.concurrency} concurrent requests", CONCURRENCY_RETRY_S
-            )
+            limit = f"{self._limits.concurrency} concurrent requests"
+            raise _limit_error(limit, "concurrency", CONCURRENCY_RETRY_S)
         # One whole token is required: otherwise many requests would enter at the moment that a debt
         # is paid.
         self._require("tokens")
@@ -148,15 +147,17 @@ class RateLimiter:
             return
         wait_s = bucket.wait_s(1)
         if wait_s > 0:
-            raise _limit_error(f"{bucket.size} {name} per minute", wait_s)
+            reason = name.removesuffix(" requests")
+            raise _limit_error(f"{bucket.size} {name} per minute", reason, wait_s)
         bucket.spend(amount)
 
 
-def _limit_error(limit: str, wait_s: float) -> RateLimited:
+def _limit_error(limit: str, reason: str, wait_s: float) -> RateLimited:
     # Codex reads the time from the text if there is no header.
     return RateLimited(
         f"This request would exceed the limit of {limit} of your API key. "
         f"Please try again in {max(wait_s, 0.1):.1f}s.",
+        reason,
         retry_after_s=wait_s,
     )
 

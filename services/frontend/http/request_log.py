@@ -12,6 +12,15 @@ from services.runtime.observability.telemetry import FilteringBoundLogger
 _PROBES = OPEN_PATHS - {"/"}
 REASONS = {
     ErrorKind.UNAUTHORIZED: ("no_key", "wrong_key", "expired_key", "removed_key", "certificate"),
+    ErrorKind.RATE_LIMITED: (
+        "concurrency",
+        "requests",
+        "counting",
+        "tokens",
+        "connections",
+        "background",
+        "streams",
+    ),
     ErrorKind.FORBIDDEN: ("model", "operator", "rollout", "origin", "host"),
 }
 """The reasons of each kind. A label never has what the client has sent."""
@@ -24,7 +33,7 @@ class RefusalMetrics:
         self._counters = {
             kind: Counter(
                 f"turnwire_{kind}_requests",
-                "Requests that their senders may not make, by reason.",
+                "Requests that their senders may not make, or not now, by reason.",
                 ["reason"],
                 registry=registry,
             )

@@ -130,14 +130,16 @@ async def test_last_key_can_be_revoked(keys: Path, config: FrontendConfig) -> No
             assert lines == [none]
             open_to_all = await status(path="/live")
             assert [await status(), await status("beta"), open_to_all] == [401, 401, 200]
+            assert served.lines[-2]["reason"] == "removed_key"
             assert (await served.get("/v1/models")).status == 401
+        assert await status("gamma") == 401
         refused = {
             reason: served.registry.get_sample_value(
                 "turnwire_unauthorized_requests_total", {"reason": reason}
             )
-            for reason in ("wrong_key", "no_key", "expired_key")
+            for reason in ("removed_key", "wrong_key", "no_key", "expired_key")
         }
-        assert refused == {"wrong_key": 4, "no_key": 2, "expired_key": 0}
+        assert refused == {"removed_key": 4, "wrong_key": 1, "no_key": 2, "expired_key": 0}
         assert not served.callers.open_to_all
         keys.write_text(before)
         served.callers.reload(log_into(lines))
@@ -163,7 +165,10 @@ async def test_valid_key_is_accepted_in_either_header(config: FrontendConfig, ca
                 assert served.lines[-1]["tenant"] == tenant
 
 
-MISSING = ("x-api-key header is required", "You didn't provide an API key")
+MISSING = (
+    "x-api-key header is required: the authorization header is not `Bearer YOUR_KEY`",
+    "You didn't provide an API key",
+)
 WRONG = ("invalid x-api-key", "Incorrect API key")
 
 

@@ -7,7 +7,10 @@ import pytest
 from schemas.errors import RateLimited
 from services.frontend.http.keys import Limits
 from services.frontend.http.rate_limits import Rate, RateLimiter, rate_headers
+from services.runtime.config.frontend import FrontendConfig
+from tests.kit.bodies import messages
 from tests.kit.clock import Clock
+from tests.kit.frontend import serving
 
 
 @pytest.fixture
@@ -90,3 +93,19 @@ def test_rate_headers_have_the_form_of_the_api() -> None:
         "x-ratelimit-remaining-tokens": "0",
         "x-ratelimit-reset-tokens": "1m16s",
     }
+
+
+async def test_log_and_metrics_name_the_limit() -> None:
+    cases = {
+        "requests": FrontendConfig(key_requests_per_minute=1),
+        "tokens": FrontendConfig(key_tokens_per_minute=1),
+    }
+    for reason, config in cases.items():
+        async with serving(config=config) as served:
+            replies = [await served.post("/v1/messages", messages()) for _ in range(2)]
+            assert [reply.status for reply in replies] == [200, 429]
+            assert served.lines[-1]["reason"] == reason
+            count = served.registry.get_sample_value(
+                "turnwire_rate_limited_requests_total", {"reason": reason}
+            )
+            assert count == 1

@@ -121,6 +121,7 @@ class Background:
             raise RateLimited(
                 f"There are {self._limit} background responses at work or waiting. "
                 "Please try again later.",
+                "background",
                 retry_after_s=RETRY_AFTER_S,
             )
         job = Job(accepted, model)

@@ -303,4 +303,6 @@ def _closing(reason: str) -> ErrorInfo:
 
 
 def _too_many(message: str, param: str | None = None) -> RateLimited:
-    return RateLimited(message, param=param, code=frames.STREAM_LIMIT, retry_after_s=RETRY_AFTER_S)
+    return RateLimited(
+        message, "streams", param=param, code=frames.STREAM_LIMIT, retry_after_s=RETRY_AFTER_S
+    )
