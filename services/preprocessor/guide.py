@@ -20,7 +20,7 @@ from services.preprocessor.prompt import Prompt
 from services.runtime.caches.memo import Memo
 
 CallRule: TypeAlias = Literal["", "syntax", "schema"]
-"""What every call of a turn must satisfy, as in `ParseContext.check_calls`."""
+"""The check that every call of a turn must pass, as in `ParseContext.check_calls`."""
 _encode = json.Encoder().encode
 
 
@@ -41,16 +41,16 @@ class Checked(Struct, frozen=True):
 
 
 class TurnGuide(Struct, frozen=True):
-    """What constrains a turn's output."""
+    """The constraints of a turn's output."""
 
     grammar: str = ""
-    """As in `GenerateRequest`."""
+    """Grammar of the whole output; "": it is free."""
     thought_budget: ThoughtBudget | None = None
-    """As in `GenerateRequest`."""
+    """The limit of reasoning tokens; None: no limit of its own."""
     check_calls: CallRule = ""
-    """As in `ParseContext`."""
+    """The check of calls in the parser."""
     optional_grammar: bool = False
-    """As in `GenerateRequest`."""
+    """Nothing is promised to the client: an engine may refuse the grammar."""
 
 
 def enforcement(
@@ -112,7 +112,7 @@ class TurnGuides:
 
 
 def turn_form(conversation: Conversation, prompt: Prompt) -> TurnForm:
-    """What a request promises of its turn."""
+    """The form of turns that a request promises."""
     choice = conversation.tool_choice
     rendered = prompt.rendered
     tools = prompt.tools

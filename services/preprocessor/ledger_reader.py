@@ -77,8 +77,8 @@ class LedgerReader:
         """Has `on_entry` called with the entry of every turn that ends, once."""
 
     def read_turn(self, entry: LedgerEntry, tools: list[ToolSpec]) -> TurnOutput | None:
-        """What the model wrote in an entry's turn; None where its tokens cannot be read. `tools`:
-        as the model sees them."""
+        """The output of the model in an entry's turn; None where its tokens cannot be read.
+        `tools`: as the model sees them."""
         return None
 
 

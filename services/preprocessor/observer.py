@@ -65,7 +65,7 @@ class PreprocessorObserver:
 
 
 class AttemptObserver:
-    """What happens to one attempt at a turn, from its arrival to the worker that takes it."""
+    """Records one attempt at a turn, from its arrival to the worker that takes it."""
 
     def __init__(self, preprocessor: PreprocessorObserver, request: TurnRequest) -> None:
         self._preprocessor = preprocessor

@@ -6,7 +6,7 @@ requests would wait all the same. The time of a prompt is estimated from its num
 its bytes. A chat template is a program, though, and may take any time: one that takes much longer
 than estimated is stopped and run again, few of them at once, so that it delays neither the event
 loop nor the threads. A template may also write more text than it receives, and data may spell many
-control tokens, each of which is marked: what is too long for the loop is made again in a thread.
+control tokens, which are all marked. Work that is too long for the loop is repeated in a thread.
 """
 
 import asyncio

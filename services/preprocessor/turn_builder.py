@@ -68,7 +68,7 @@ def _parse_context(
     ledger: LedgerContext | None,
     comparison: PromptComparison | None,
 ) -> ParseContext:
-    """What the parser shard gets, without the tools."""
+    """The parse context for the parser shard, without the tools."""
     conversation = request.conversation
     sampling = conversation.sampling
     # The output after a prompt of `/v1/completions` is text.

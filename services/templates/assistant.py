@@ -149,7 +149,7 @@ class AssistantWriter:
         last = cut[-1]
         content = ""
         separator = ""
-        """What the template writes between `content` and what follows."""
+        """The text that the template writes after `content`."""
         follows_text = False
         if first.reasoning is not None and first.text is None:
             separator = before_call.removeprefix(before_text)

@@ -76,7 +76,7 @@ def _strings(tree: nodes.Node) -> Iterator[str]:
 
 
 def _handled(tree: nodes.Template) -> Iterator[str]:
-    """Strings at which the template takes texts apart."""
+    """Strings at which the template splits texts."""
     calls = [
         (call.node.attr, call.args)
         for call in tree.find_all(nodes.Call)

@@ -36,7 +36,7 @@ minijinja does not."""
 _CALLED = frozenset(("caller", "dict", "joiner", "cycler", "loop", "namespace", "range"))
 """Functions of Jinja itself."""
 _REPLACEMENT = "\ufffd"
-"""What minijinja makes of a lone surrogate."""
+"""The character with which minijinja replaces a lone surrogate."""
 _PLAIN_MIN = 1e-4
 """Python writes smaller floats with an exponent. Large ones are whole numbers."""
 _PANIC = "PanicException"

@@ -271,6 +271,6 @@ def _now(form: str) -> str:
 
 
 FUNCTIONS: Mapping[str, Callable[..., Any]] = {"raise_exception": _raise, "strftime_now": _now}
-"""What Hugging Face adds to Jinja's functions."""
+"""The functions that Hugging Face adds to Jinja's."""
 FILTERS: Mapping[str, Callable[..., Any]] = {"tojson": to_json}
-"""What Hugging Face changes of Jinja's filters."""
+"""The filters that Hugging Face adds to Jinja's, or replaces."""

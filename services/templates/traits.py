@@ -66,7 +66,7 @@ class InlineForm(Struct, frozen=True, kw_only=True):
 
 
 class TemplateInputs(Struct, frozen=True, kw_only=True):
-    """What a template reads beside messages."""
+    """The inputs that a template reads besides messages."""
 
     tools: bool = True
     """The tool list is rendered."""

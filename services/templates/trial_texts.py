@@ -62,9 +62,9 @@ def render_trials(template: ChatTemplate, traits: TemplateTraits) -> None:
         for messages in _conversations()
     ]
     for messages, variables in product(conversations, _variables(template)):
-        for given, generation in (([], True), (tools, True), (tools, False)):
+        for listed, generation in (([], True), (tools, True), (tools, False)):
             try:
-                template.render(messages, tools=given, variables=variables, generation=generation)
+                template.render(messages, tools=listed, variables=variables, generation=generation)
             except (Invalid, RecursionError):
                 pass
 

@@ -79,8 +79,8 @@ def check_room(prompt: int, max_tokens: int, room: int) -> None:
 
 
 def check_images(images: Sequence[PromptImage], prompt: int, info: EngineInfo) -> None:
-    """Raises Invalid if the engine sees no images, or if they are not in order and apart within a
-    prompt of `prompt` tokens."""
+    """Raises Invalid if the engine sees no images, or if they are out of order, overlap, or exceed
+    a prompt of `prompt` tokens."""
     if images:
         _require("image", VISION, info, param="messages")
     end = 0

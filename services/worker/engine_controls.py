@@ -83,7 +83,7 @@ class EngineControls:
         return EngineState(worker, engine.weights_version, self._paused, error)
 
     async def _apply(self, control: EngineControl, engine: UpdatableEngine) -> None:
-        """Raises as the engine, and Invalid for weights that it may not load."""
+        """Raises the engine's errors, and Invalid for weights that it may not load."""
         if control.action == "pause":
             await self._pause(engine, abort=control.mode == "abort")
         elif control.action == "resume":

@@ -31,7 +31,7 @@ _decode_form = msgspec.json.Decoder(OutputFormat | None).decode
 
 
 class DecodingPlan(Struct, frozen=True):
-    """What the engine is to do for one attempt at a turn."""
+    """The work of the engine for one attempt at a turn."""
 
     request: GenerateRequest
     first: EngineRequest

@@ -8,7 +8,7 @@ from schemas.conversation import Sampling
 
 
 class SamplingField(NamedTuple):
-    """What a field of `Sampling` requires of engine and value."""
+    """The requirements of a field of `Sampling` for engine and value."""
 
     feature: str
     """Must be in `EngineInfo.features`, unless the value is absent or neutral."""

@@ -77,7 +77,7 @@ class OffloadedRemoved(Struct, frozen=True):
 
 
 class CacheUnpredictable(Struct, frozen=True):
-    """What prompts can reuse does not follow from the events of this engine."""
+    """The events of this engine do not show which blocks prompts can reuse."""
 
     reason: str
 

@@ -17,7 +17,7 @@ class _Problem(NamedTuple):
 
     text: str
     is_temporary: bool
-    """What is missing is expected back."""
+    """The missing stage is expected back."""
 
 
 class StageWait:

@@ -47,7 +47,7 @@ class Unplaced:
 
 
 class Waiting(Unplaced):
-    """For stages that take work."""
+    """The turn waits for stages that take work."""
 
 
 class Preparing(Unplaced):
@@ -82,7 +82,7 @@ State: TypeAlias = Waiting | Preparing | Streaming | Resuming | Ended
 
 
 class StateEvent(Enum):
-    """What happens to a turn."""
+    """An event in the life of a turn."""
 
     REQUESTED = "the request of an attempt is sent to a preprocessor"
     PREPARED = "a parser has the stream of the attempt"
@@ -167,7 +167,7 @@ class ImageMissing(FailedAttempt):
 
 
 AttemptOutcome: TypeAlias = Prepared | Refused | Lost | ImageMissing
-"""What came of an attempt."""
+"""The outcome of an attempt."""
 
 
 def outcome_of(error: TurnwireError) -> Refused | Lost | ImageMissing:

@@ -16,7 +16,7 @@ class AnswerBlocks:
         """`hosted`: the hosted tools of the answer by name."""
         self._hosted = hosted
         self._shift = 0
-        """What is added to the number of a block of the current turn."""
+        """The offset of the current turn's blocks among those of the answer."""
         self._is_hidden = False
         """Whether the open block is hidden."""
 

@@ -10,11 +10,11 @@ from schemas.events import Finish, TurnEvent, Usage, blocks_of
 
 @dataclass
 class EndedTurn:
-    """What the model wrote in a turn."""
+    """The output of the model in a turn."""
 
     finish: Finish
     parts: list[Part] = field(default_factory=list)
-    """What it wrote, without incomplete calls."""
+    """All of its output except incomplete calls."""
     calls: list[Call] = field(default_factory=list)
     """Complete calls of hosted tools."""
     has_client_calls: bool = False

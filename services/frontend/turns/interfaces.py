@@ -35,8 +35,8 @@ class Admitted:
 
     card: ModelCard
     conversation: Conversation
-    """As the pipeline gets it: with the served model's name, the caller's tenant, and the text of
-    documents. Empty for a request about text alone."""
+    """The conversation for the pipeline: with the served model's name, the caller's tenant, and the
+    text of documents. Empty for a request about text alone."""
     notice: str = ""
     """The note that the answer ends with; "" for none."""
     images: RequestImages | None = None
@@ -185,7 +185,7 @@ class Pipeline(Protocol):
 
 
 class RenderInfo(Struct, frozen=True, kw_only=True):
-    """What a renderer needs besides the events."""
+    """The facts that a renderer needs besides the events."""
 
     turn: str
     """The turn's id, of [0-9a-z]; object ids are derived from it."""

@@ -35,7 +35,7 @@ _METRICS = {
 
 
 class KeyUsage(Collector):
-    """What keys have used in this frontend, and in all. The counts of removed keys stay."""
+    """The usage of keys in this frontend, and in all. The counts of removed keys stay."""
 
     def __init__(self, max_names: int, peers: Peers) -> None:
         """`max_names`: how many holders have their names in metrics; later ones are `OTHER`."""

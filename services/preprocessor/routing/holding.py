@@ -37,7 +37,7 @@ _decode_notice = msgspec.json.Decoder(PrefillNotice).decode
 
 
 class HoldReport(Struct, frozen=True):
-    """What the worker of a turn gets of its hold: fields of `GenerateRequest`."""
+    """The report on a turn's hold for its worker: fields of `GenerateRequest`."""
 
     notice: str = ""
     notice_tokens: int = 0

@@ -11,7 +11,7 @@ from services.tokenization.block_keys import KeyMemo, PromptKeys
 
 
 class KvView:
-    """What the workers of one model hold. `sizes` are numbers of tokens per block; `prompt` is
+    """The KV blocks of one model's workers. `sizes` are numbers of tokens per block; `prompt` is
     `PreparedTurn.block_key_ids`, and `salt` is `GenerateRequest.cache_salt`."""
 
     def __init__(self, process: Process, model: str) -> None:

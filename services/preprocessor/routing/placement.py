@@ -28,7 +28,7 @@ class Assignment(NamedTuple):
     parser: str
     """The parser shard."""
     cache_salt: str | None
-    """As in `GenerateRequest`."""
+    """Only turns with the same salt share KV blocks."""
 
 
 class Placement:
@@ -156,7 +156,7 @@ class Placement:
     def _profile(
         self, turn: PreparedTurn, workers: Sequence[Heartbeat], computing: Mapping[str, int]
     ) -> TurnProfile:
-        """What decides between several workers. `computing`: as in `rank_workers`."""
+        """The facts by which workers are ranked. `computing`: as in `rank_workers`."""
         conversation = turn.request.conversation
         salt = self._blocks_salt(conversation, workers)
         cached = self._kv.cached_tokens(turn.block_key_ids, salt, self._block_sizes(workers))
@@ -183,7 +183,7 @@ class Placement:
         return {card.block_tokens for card in self._cards(workers) if card.block_tokens}
 
     def _cards(self, workers: Sequence[Heartbeat]) -> list[ModelCard]:
-        """What the workers report of the model."""
+        """The cards with which these workers describe the model."""
         return cards_of(workers, self._model)
 
     def _present(self, worker: str) -> list[Heartbeat]:

@@ -99,7 +99,7 @@ class Router:
         return [worker for *_, worker in ranked]
 
     def cost(self, worker: Heartbeat, turn: TurnProfile) -> float:
-        """What the turn costs on this worker, in prompt tokens."""
+        """The cost of the turn on this worker, in prompt tokens."""
         missing: float = max(turn.prompt_tokens - turn.cached.get(worker.id, 0), 0)
         missing -= (1 - self._offload_weight) * min(turn.loadable.get(worker.id, 0), missing)
         output_tokens = turn.output_tokens or 0

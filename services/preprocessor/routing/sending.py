@@ -69,7 +69,7 @@ class _WorkerQueue:
 
 
 class NextPrompts:
-    """What is done for the prompts that follow turns. This one does nothing; a
+    """Prepares for the prompts that follow turns. This one does nothing; a
     `PrefilledNextPrompts` (`next_prompts.py`) prefills them."""
 
     def note_turn(self, turn: PreparedTurn, worker: str) -> None:
@@ -180,7 +180,7 @@ def build_request(
     timeout_s: float | None,
     hold: HoldReport,
 ) -> GenerateRequest:
-    """What the worker gets of a turn."""
+    """Makes the request for the worker of a turn."""
     request = turn.request
     client = request.conversation.client
     retain_s = request.conversation.hints.retain_s

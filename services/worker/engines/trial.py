@@ -1,11 +1,19 @@
-"""Decodes a turn before an engine serves, to try it."""
+"""Decodes a turn to try an engine before it serves; makes the request of a trial with an image."""
 
 import asyncio
+from io import BytesIO
 
 from msgspec import Struct
+from PIL import Image
 
+from schemas.conversation import Sampling
 from schemas.errors import TurnwireError
-from services.worker.engine import Engine, EngineDelta, EngineRequest
+from schemas.token_ids import unpack_ids
+from services.images.image import image_hash
+from services.tokenization.image_processor import ImageProcessor, NoVision
+from services.worker.engine import Engine, EngineDelta, EngineImage, EngineRequest
+
+_PIXELS = (320, 240)
 
 
 class TrialOutput(Struct, frozen=True):
@@ -49,3 +57,18 @@ async def decode_trial(engine: Engine, request: EngineRequest) -> TrialOutput:
         return await trial.ended
     finally:
         handle.close()
+
+
+def image_trial(processor: ImageProcessor) -> EngineRequest:
+    """Returns a request with a black image. Takes up to a second. Raises NoVision if the processor
+    cannot expand it."""
+    try:
+        ids = unpack_ids(processor.expansion(*_PIXELS).ids)
+    except (OSError, ValueError, ImportError) as error:
+        raise NoVision(f"the model's image processor expands no images: {error}") from error
+    file = BytesIO()
+    Image.new("RGB", _PIXELS).save(file, "PNG")
+    data = file.getvalue()
+    image = EngineImage(image_hash(data, None), 0, len(ids), data)
+    sampling = Sampling(max_tokens=1, temperature=0.0)
+    return EngineRequest("trial-image", ids, sampling, [], images=[image])

@@ -20,14 +20,14 @@ class ReportedBlocks(Struct, frozen=True):
     cached: int
     """How many tokens of the prompt the engine will find in its cache."""
     prediction: Prediction | None
-    """What is to be compared with what the engine finds; None: nothing."""
+    """The prediction to compare with what the engine finds; None: nothing is compared."""
 
 
 class AssumedBlocks(Struct, frozen=True):
     """The engine reports no blocks, so that the worker assumes what the cache does."""
 
     cached: int
-    """As in `ReportedBlocks`."""
+    """How many tokens of the prompt the engine will find in its cache."""
     keys: Sequence[int]
     """The keys of the prompt's whole blocks."""
     tail: bytes

@@ -31,7 +31,7 @@ StreamKey: TypeAlias = tuple[str, int]
 
 
 class ShardQueue:
-    """What one parser shard is to get, and what it has."""
+    """The streams that wait for one parser shard, and the last frame that it has."""
 
     __slots__ = ("credited", "gone", "parser", "waiting")
 
@@ -142,8 +142,8 @@ class TokenStream:
     # ----------------------------------------------------------------------------------------------
 
     def add_tokens(self, ids: list[int]) -> bool:
-        """Adds the tokens of an engine step that has nothing else, as nearly every step. Returns as
-        `schedule`."""
+        """Adds the tokens of an engine step that has nothing else, as nearly every step. Returns
+        the result of `schedule`."""
         self.ids += ids
         if self.logprobs is not None:
             self._add_logprobs([])
@@ -151,7 +151,7 @@ class TokenStream:
         return self.schedule()
 
     def add(self, delta: EngineDelta) -> bool:
-        """Adds an engine step's result. Returns as `schedule`."""
+        """Adds an engine step's result. Returns the result of `schedule`."""
         if delta.weights is not None:
             self.weights.begin(len(self.ids), delta.weights)
         self.ids += delta.ids
@@ -199,8 +199,8 @@ class TokenStream:
     # ----------------------------------------------------------------------------------------------
 
     def next_tokens(self, room: int) -> TokenEntry | None:
-        """As `next_entry`, for nearly every step: there are only tokens, and they fit; else
-        None."""
+        """Returns the next entry of nearly every step, which has only tokens, and they fit; None
+        where `next_entry` is needed."""
         at = self.sent
         ids = self.ids
         end = len(ids)

@@ -94,7 +94,7 @@ class ThoughtCounter:
         for text, packed in budget.spelling.items():
             self._texts.update(dict.fromkeys(unpack_ids(packed), text))
         self._markers = (*budget.openers, *budget.edges, FENCE)
-        """What is looked for outside thoughts."""
+        """The texts that are searched outside thoughts."""
         self._prefixes = _prefixes(budget.closers)
         self._reach = max(map(len, (*budget.openers, *budget.closers, *budget.edges)))
         self._ends = [unpack_ids(budget.end), unpack_ids(budget.answer)]
@@ -122,7 +122,7 @@ class ThoughtCounter:
 
     @property
     def is_certainly_over(self) -> bool:
-        """As `_InThought.is_certainly_over`; False outside thoughts."""
+        """Whether tokens of the open thought are beyond the budget that cannot be a closer."""
         return isinstance(self._state, _InThought) and self._state.is_certainly_over
 
     @property

@@ -34,7 +34,7 @@ from services.frontend.content.pdf_document import make_document
 from services.frontend.content.urls import is_url
 
 Heading: TypeAlias = Iterable[tuple[str, str | None]]
-"""What is known of a document, by name: lines before its text."""
+"""Facts about a document, by name: lines before its text."""
 PDF = "application/pdf"
 _UNREADABLE = "Could not process image"
 """The native error for such data has no place."""

@@ -60,7 +60,7 @@ class MessagesRequest(ParsedRequest, frozen=True, kw_only=True):
     summary: SummaryRequest | None = None
     """Set where the request has `compaction`: the answer is only the summary."""
     thread: ThreadTurn | None = None
-    """What the request adds to its thread."""
+    """The part that the request adds to its thread."""
 
     @override
     def collector(self, answer: RenderInfo) -> MessageCollector:

@@ -28,7 +28,7 @@ _BILLING = re.compile(r"\s*x-anthropic-billing-header:", re.IGNORECASE)
 
 
 class ThreadHead(Struct):
-    """What holds for a whole thread."""
+    """The members that hold for a whole thread."""
 
     model: str
     system: str | list[wire.TextBlock] | None = None
@@ -36,7 +36,7 @@ class ThreadHead(Struct):
 
 
 class ThreadTurn(Struct, frozen=True):
-    """What one request adds to its thread."""
+    """The part that one request adds to its thread."""
 
     head: Raw
     messages: list[Raw]
@@ -104,7 +104,7 @@ def held_messages(replies: Sequence[StoredReply]) -> list[Raw]:
 
 
 def thread_turn(request: DecodedBody, replies: Sequence[StoredReply]) -> ThreadTurn | None:
-    """What a whole request adds to its thread; None if it has none. `replies`: as for
+    """The part that a whole request adds to its thread; None if it has none. `replies`: as for
     `with_history`."""
     body = request.body
     if body.thread is None:

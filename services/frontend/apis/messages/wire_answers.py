@@ -62,8 +62,8 @@ class CompactionContent(Struct, tag="compaction"):
     encrypted_content: str | None = None
     signature: str | UnsetType = UNSET
     tool_changes: list[dict[str, Any]] | UnsetType = UNSET
-    """What the summarized messages changed in the list of tools. This and the signature: of an
-    answer to a request with `compaction`."""
+    """The changes of the list of tools in the summarized messages. This and the signature are
+    members of an answer to a request with `compaction`."""
 
 
 HostedContent: TypeAlias = WebSearchContent | WebFetchContent | ToolSearchContent

@@ -105,7 +105,7 @@ def encoded_response(body: bytes, status: int = 200) -> web.Response:
 
 @dataclass
 class ApiSetup:
-    """What an API gets to add its routes."""
+    """The parts of the application with which an API adds its routes."""
 
     app: web.Application
     config: FrontendConfig

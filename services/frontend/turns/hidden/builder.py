@@ -1,5 +1,5 @@
-"""Collects what is hidden of the turns of an answer, for each message that its client will send
-back. Pure."""
+"""Collects the hidden parts of an answer's turns, for each message that its client will send back.
+Pure."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeGuard
@@ -20,7 +20,7 @@ class HiddenTurnsBuilder:
         message."""
         self.before = before
         self.shown: list[Part] = []
-        """What the client sees of them."""
+        """The parts that the client sees."""
         self.hidden = HiddenTurns()
         self._hosted = hosted
 

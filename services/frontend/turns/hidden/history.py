@@ -41,12 +41,12 @@ class HiddenCall(Struct, omit_defaults=True):
 
 
 class HiddenTurns(Struct, omit_defaults=True):
-    """What is hidden of the turns that a client sends back as one message."""
+    """The hidden parts of the turns that a client sends back as one message."""
 
     turns: list[str] = []
     """The ids of the turns before the last one."""
     messages: list[Message] = []
-    """What the model wrote in these turns, each with its results."""
+    """The output of the model in these turns, each with its results."""
     beside: list[HiddenCall] = []
     """Hidden calls of the last turn."""
     results: list[Result] = []

@@ -1,6 +1,6 @@
-"""Remembers what is hidden of answers, and puts it back into the next requests of their clients.
+"""Remembers the hidden parts of answers, and puts them back into their clients' next requests.
 
-It is in the store of responses. A turn with a hidden part that is forgotten is rendered as the
+They are in the store of responses. A turn with a hidden part that is forgotten is rendered as the
 client sent it: the prompt then begins with fewer tokens of the last one.
 """
 
@@ -34,7 +34,7 @@ _hidden = msgspec.json.Decoder(HiddenTurns)
 
 
 class HiddenMemory:
-    """What is hidden of the answers of a frontend."""
+    """The hidden parts of the answers of a frontend."""
 
     def __init__(self, store: MemoryStore, clock: Clock, listed_tools: int | None = None) -> None:
         """`clock` returns Unix time. `listed_tools`: the tools at the start of a prompt, as in

@@ -12,7 +12,7 @@ from schemas.errors import Invalid
 
 _LENGTH_BYTES = 8
 _MAX_HEADER_BYTES = 100_000_000
-"""As in the format's own library."""
+"""The limit of the format's own library."""
 _METADATA = "__metadata__"
 _TIED = "lm_head.weight"
 """Left out, or not, where it is the same as the embedding."""

@@ -92,7 +92,7 @@ class Dialect(ABC):
     experts_suffix = ""
     """That of a file with the bytes of `AnswerChunk.experts`."""
     weights_need = "vLLM or SGLang in its place"
-    """What a server lacks that cannot be paused and has no `weights`."""
+    """The end of the error for a server that cannot be paused: "it needs …"."""
 
     @abstractmethod
     async def describe(self, http: ServerHttp) -> ServerFacts:

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from services.runtime.config.stages import WorkerConfig
 from services.tokenization.image_processor import ImageProcessor
 from services.worker.engine import EngineImage
-from services.worker.engines.image_trial import image_trial
+from services.worker.engines.trial import image_trial
 
 
 class ImagePrompts:
-    """What takes the place of images, for one model."""
+    """Expands the placeholders of images, for one model."""
 
     def __init__(self, processor: ImageProcessor) -> None:
         self._placeholder = processor.placeholder_id

@@ -1,8 +1,8 @@
-"""Whether a server is paused, and by whom.
+"""Tracks whether a server is paused, by this worker or by others.
 
-- While this worker has paused it, turns wait here (`until_resumed`), and somebody else's pause is
-  not noticed.
-- While somebody else has, turns are sent, and wait on the server.
+- While this worker has paused it, turns wait here (`until_resumed`), and a pause of others is not
+  noticed.
+- While others have paused it, turns are sent, and wait on the server.
 - While both have, the worker can take back its own pause and leave the other one.
 
 In each case the server sends nothing, which does not mean that it hangs.
@@ -18,7 +18,7 @@ class ServerPause:
 
     def __init__(self) -> None:
         self.is_elsewhere = False
-        """Whether somebody else has paused the server, as far as is known."""
+        """Whether others have paused the server, as far as is known."""
         self.is_loading = False
         """Whether the server loads other weights, so that it may not answer."""
         self.ended_at = 0.0

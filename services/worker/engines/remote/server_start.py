@@ -16,7 +16,7 @@ START_S = 60.0
 """How long a start waits for a server that does not answer yet."""
 RETRY_S = 0.5
 _LOADING = frozenset((502, 503, 504))
-"""What a server that starts answers, or a proxy before it."""
+"""Statuses of a server that is starting, or of a proxy before it."""
 _LONGEST_WINDOW = 1 << 20
 """Context window of a model and a server that name none."""
 

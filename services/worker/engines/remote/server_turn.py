@@ -61,7 +61,7 @@ class ServerTurn:
         weights: ServerWeights,
         experts: ExpertFiles | None,
     ) -> None:
-        """`ids`, `facts` and `model` as in `Dialect.generate`. Raises as it."""
+        """`ids`, `facts`, `model` and errors: those of `Dialect.generate`."""
         self._watch = watch
         self._request = request
         self._ids = ids

@@ -1,7 +1,7 @@
 """Images in prompts of transformers' continuous batching, which takes token ids and nothing else.
 
 In the ids for the library, each placeholder of an image is a number above the vocabulary that
-belongs to this image alone, so that the library's prefix cache tells images apart. A hook before
+belongs to this image alone, so that the library's prefix cache distinguishes images. A hook before
 the model's forward pass puts the features of the vision tower in their places, and sets the
 positions of models that count in three dimensions (M-RoPE).
 
@@ -40,7 +40,7 @@ class ImageFeatures(Struct, frozen=True):
     rows: torch.Tensor
     """One row for each placeholder."""
     shapes: Mapping[str, torch.Tensor]
-    """What the model's positions depend on."""
+    """The tensors that determine the model's positions."""
     weights: int
     """How often the weights had changed."""
 
@@ -54,7 +54,7 @@ class ImagePrompt(Struct, frozen=True):
     positions: torch.Tensor | None
     """(axes, tokens); None: the model counts 0, 1, 2."""
     shift: int
-    """What is added to the positions after the prompt."""
+    """The offset of the positions after the prompt."""
     weights: int
     """The least of the features' `weights`."""
 
@@ -106,7 +106,7 @@ class Images:
         self._weights = 0
         """How often the weights have changed."""
         self._step: list[_RequestSpan] = []
-        """What the step computes of requests with images."""
+        """The spans of requests with images that the step computes."""
         self._hook = model.register_forward_pre_hook(self._place, with_kwargs=True)
 
     def look(self, image: EngineImage) -> ImageFeatures:

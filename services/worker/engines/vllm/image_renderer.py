@@ -17,7 +17,7 @@ from schemas.errors import EngineFailed, Invalid
 from services.images.image import UnreadableImage, read_pixels
 from services.tokenization.image_processor import ImageProcessor
 from services.worker.engine import EngineImage, EngineRequest
-from services.worker.engines.image_trial import image_trial
+from services.worker.engines.trial import image_trial
 
 
 class ImageRenderer:

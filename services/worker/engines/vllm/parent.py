@@ -1,4 +1,4 @@
-"""What vLLM's processes inherit of their parent: its environment, and that they end with it.
+"""Sets the environment that vLLM's processes inherit, and ends them with their parent.
 
 Without `die_with_parent`, vLLM's engine process outlives a killed worker and keeps the device's
 memory. vLLM calls its plugins of the group `vllm.general_plugins` at the start of each of its

@@ -61,7 +61,7 @@ _FINAL_FIELDS = (
     *("stop", "stop_type", "stopping_word"),
     *("tokens", "tokens_predicted", "tokens_evaluated"),
 )
-"""What the last event has: by default it repeats the prompt as text."""
+"""The fields of the last event: by default it repeats the prompt as text."""
 
 
 class _Settings(Struct):

@@ -61,7 +61,7 @@ class _Event(Struct):
 
 
 class ReaderVocabulary(Struct, frozen=True):
-    """What readers need of the model."""
+    """The facts about the model that readers need."""
 
     unsent: UnsentTokens
     eos_ids: frozenset[int]

@@ -31,7 +31,7 @@ class SlotWatch:
 
     def __init__(self) -> None:
         self._slots: list[_Slot] = []
-        """As they were when they last changed."""
+        """The slots, as of their last change."""
         self._pulse = Pulse()
         self._streams = 0
         """Open streams."""

@@ -103,8 +103,8 @@ class SglangReader(EventReader[_Event]):
         return chunk
 
     def _new_ids(self, ids: list[int], total: int) -> list[int]:
-        """The ids of an event that are new. `total`: the server's own count of all, which tells the
-        forms apart; the judge compares it with what has arrived."""
+        """The ids of an event that are new. `total`: the server's own count of all, which
+        distinguishes the two forms; the judge compares it with what has arrived."""
         seen = len(self._ids)
         if seen and self._repeats is None:
             self._repeats = len(ids) == total

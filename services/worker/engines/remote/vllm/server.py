@@ -87,7 +87,7 @@ async def _require_interface(http: ServerHttp) -> None:
 
 
 async def _base_model(http: ServerHttp) -> ListedModel:
-    """The model of which all others are adapters."""
+    """The base model. All others are its adapters."""
     for model in await list_models(http):
         if model.parent is None:
             return model
