@@ -104,7 +104,9 @@ class BusFollower:
     async def _connect(self) -> Bus:
         config = self._config
         log = open_log(ServiceConfig(log_level="error"))
-        store = await self._stack.enter_async_context(observing(config, "inspect-images"))
+        store = await self._stack.enter_async_context(
+            observing(config, "inspect-images", log_level="error")  # the other one logs its end
+        )
         self._images.connect(ImageStore(store, ImageStoreConfig(), log))
         bus = await self._stack.enter_async_context(observing(config, "inspect", self._end))
         # One subscription, which keeps the order of all messages.

@@ -14,7 +14,13 @@ from aiohttp import web
 from cyclopts import Parameter
 
 from schemas.errors import TurnwireError
-from services.cli.common import UsageError, read_text, reserve_ports
+from services.cli.common import (
+    UsageError,
+    other_machines_hosts,
+    reachable_host,
+    read_text,
+    reserve_ports,
+)
 from services.cli.instances import Instance, instance_on, load_bus, newest_instance
 from services.cli.registry import BUS_SETTINGS, Command
 from services.cli.signals import run, status_of
@@ -111,7 +117,10 @@ async def _serve(sources: Sources, files: tuple[Path, ...], flags: InspectorFlag
 
     async def listen() -> None:
         await web.TCPSite(runner, flags.host, port).start()
-        print(f"turnwire inspect: {_address(runner, flags.host, key)}", flush=True)
+        address, *others = addresses(flags.host, runner.addresses[0][1], key)
+        print(f"turnwire inspect: {address}", flush=True)
+        if others:
+            print(f"From other machines:  {' or '.join(others)}", flush=True)
 
     def learn(successor: Instance) -> None:
         vocabularies.add(_of_instance(successor))
@@ -189,14 +198,9 @@ def required_key(flags: InspectorFlags) -> str | None:
     return secrets.token_urlsafe(24)
 
 
-def _address(runner: web.AppRunner, host: str, key: str | None) -> str:
-    """What a user opens in a browser on this machine."""
-    port = runner.addresses[0][1]
-    if host in ("0.0.0.0", "::", ""):
-        host = "127.0.0.1"
-    elif ":" in host:
-        host = f"[{host}]"
-    address = f"http://{host}:{port}/"
-    if key is not None:
-        address += f"?key={key}"
-    return address
+def addresses(host: str, port: int, key: str | None) -> list[str]:
+    """What a user opens in a browser: the first on this machine, the others on other machines, if
+    it listens on all addresses."""
+    query = "" if key is None else f"?key={key}"
+    hosts = [reachable_host(host), *other_machines_hosts(host)]
+    return [f"http://{name}:{port}/{query}" for name in hosts]

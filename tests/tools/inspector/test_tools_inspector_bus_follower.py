@@ -75,7 +75,7 @@ async def test_the_next_up_of_a_state_directory_is_followed(
 
 
 async def test_the_same_bus_is_followed_again_when_it_is_back(
-    own_nats: NatsServer, env: dict[str, str], fold: Fold
+    own_nats: NatsServer, env: dict[str, str], fold: Fold, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source = TurnSource("")
     async with following(own_nats, env, fold, source, []):
@@ -85,3 +85,4 @@ async def test_the_same_bus_is_followed_again_when_it_is_back(
         await eventually(lambda: source.lost_at is None)
         await send(own_nats, "one")
         await eventually(lambda: "one" in fold.turns)
+    assert capsys.readouterr().err.count('"bus.disconnected"') == 1

@@ -1,5 +1,6 @@
 """What the page shows of turns and sessions, of the bus and of recordings of `turnwire tap`."""
 
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from schemas.events import Failed
 from schemas.frames import EventFrame, TokenFrame
 from schemas.requests import GenerateRequest, TurnRequest, encode_generate
 from tests.tools.inspector.by_hand import Bus, answer, asked, block_events, result, user
-from turnwire_tools.inspector.command import InspectorFlags, required_key
+from turnwire_tools.inspector.command import InspectorFlags, addresses, required_key
 from turnwire_tools.inspector.fold import Fold
 from turnwire_tools.inspector.recording import read
 from turnwire_tools.inspector.turns import Row
@@ -124,6 +125,14 @@ def test_a_key_is_required_on_any_other_than_a_loopback_address(tmp_path: Path) 
     file = tmp_path / "key"
     file.write_text("a-key-of-sixteen-characters\n")
     assert required_key(InspectorFlags(key_file=file)) == "a-key-of-sixteen-characters"
+
+
+def test_addresses_are_those_that_browsers_reach() -> None:
+    assert addresses("127.0.0.1", 81, None) == ["http://127.0.0.1:81/"]
+    assert addresses("fd00::1", 81, "k") == ["http://[fd00::1]:81/?key=k"]
+    first, *others = addresses("0.0.0.0", 81, "k")
+    assert first == "http://127.0.0.1:81/?key=k"
+    assert others[0] == f"http://{socket.gethostname()}:81/?key=k"
 
 
 HISTORY = (user("Q"), answer(LS), result(LS, "a.txt"))
