@@ -112,6 +112,8 @@ class StreamSink(AnswerSink, FlushedStream):
         self._broken = False
         """The stream could not be rendered."""
         self._prepared: Prepared | None = None
+        self._start_error: Exception | None = None
+        """Why the stream could not be started when its first events came."""
 
     def refusal(self) -> ErrorInfo | None:
         """Returns the error of a turn that failed before its first block, which can still be the
@@ -146,6 +148,8 @@ class StreamSink(AnswerSink, FlushedStream):
         """
         if self.started:
             return
+        if self._start_error is not None:
+            raise self._start_error
         refusal = self.refusal()
         if refusal is not None:
             raise raised(refusal)
@@ -156,8 +160,8 @@ class StreamSink(AnswerSink, FlushedStream):
             self._render(renderer, asyncio.get_running_loop().time())
             opening += self._rendered
             self._rendered = b""
-        self.started = True
         self._writer.begin(opening)
+        self.started = True
         if self.ended or self._broken:
             self._writer.close()
 
@@ -207,8 +211,9 @@ class StreamSink(AnswerSink, FlushedStream):
         """Starts the stream of the only choice before the gateway's `open` has returned."""
         try:
             self.begin([prepared])
-        except Exception:  # the handler tries again, and can still respond with an error status
+        except Exception as error:  # the handler gets it, and can still respond with a status
             self._log.exception("turn.begin_failed")
+            self._start_error = error
             self._prepared = None
 
     def _render(self, renderer: Renderer, now: float) -> None:

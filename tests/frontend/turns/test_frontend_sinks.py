@@ -10,11 +10,12 @@ import structlog
 
 from schemas.errors import ErrorInfo, ErrorKind
 from schemas.events import BlockStart, Delta, Failed
+from services.frontend.http.sse import EventStream
 from services.frontend.turns.flusher import Flusher
 from services.frontend.turns.sinks import StreamSink
 from tests.kit.bodies import chat, messages, responses
 from tests.kit.events import Step, finish
-from tests.kit.frontend import FakeGateway, serving
+from tests.kit.frontend import FakeGateway, FakeTurn, serving
 from tests.kit.raw_http import connected, post
 from tests.kit.waiting import LIMIT_S, eventually
 
@@ -75,6 +76,25 @@ async def test_answer_that_cannot_be_stored_still_gets_its_end(
         answer = (await served.post("/v1/responses", body)).text
     assert answer.count('"type":"response.completed"') == 1
     assert [line["event"] for line in served.lines].count("turn.end_failed") == 1
+
+
+async def test_stream_that_its_first_events_cannot_start_is_an_error_of_the_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def begin(turn: FakeTurn) -> None:
+        await asyncio.sleep(0)
+        turn.sink.opened(turn.prepared)
+        with monkeypatch.context() as patch:
+            patch.setattr(EventStream, "begin", MagicMock(side_effect=ZeroDivisionError))
+            turn.sink.push([BlockStart(0, "text"), Delta(0, 0, "x")])
+        turn.sink.push([Delta(0, 1, "y")])
+
+    gateway = FakeGateway(lambda: [[finish(1)]], on_turn=begin)
+    async with serving(gateway) as served:
+        reply = await served.post("/v1/messages", messages(stream=True))
+        assert reply.status == 500
+        assert reply.json["error"]["message"] == "Internal server error"
+        assert gateway.turns[0].cancelled
 
 
 DIED: Step = [Failed(ErrorInfo(ErrorKind.ENGINE, "engine died"))]
