@@ -90,7 +90,9 @@ async def test_models_of_a_server_are_read(server: Server) -> None:
         await asyncio.to_thread(read_models, server.url, None)
     with pytest.raises(ServerError, match="refuses this key"):
         await asyncio.to_thread(read_models, server.url, "wrong")
-    assert (await asyncio.to_thread(read_models, server.url, "right")).models
+    served = await asyncio.to_thread(read_models, server.url, "right")
+    with pytest.raises(ServerError, match=r"no x that this key may use; it may use: acme/coder, "):
+        served.choose("x")
 
 
 def test_key_that_no_header_can_have_is_refused_and_not_printed() -> None:
@@ -114,7 +116,9 @@ async def test_connect_prints_settings(server: Server, command: Command) -> None
     assert "no Turnwire server answers at http://127.0.0.1:1" in command.err
     server.cards = []
     assert await command.run("connect", "claude", *at) == 1
-    assert "serves no model" in command.err
+    assert command.err.endswith("serves no model\n")
+    assert await command.run("connect", "claude", *at, "--key", "k") == 1
+    assert "serves no model that this key may use; its models= are in" in command.err
 
 
 async def test_connect_writes_settings(server: Server, tmp_path: Path, command: Command) -> None:

@@ -108,7 +108,8 @@ def make(flags: CatalogFlags) -> dict[str, Any]:
             entry for entry in server.catalogue if not flags.model or entry["slug"] in flags.model
         ]
         if not entries:
-            raise ServerError(f"{server.url} serves no model")
+            server.require_models()
+            raise ServerError(f"{server.url} has no catalogue of its models")
     if flags.bundled is None:
         if flags.profile:
             raise UsageError("--profile requires --from: the profiles are Codex' own")

@@ -62,16 +62,29 @@ class Server(Struct, frozen=True, rename={"models": "data", "catalogue": "models
     """The entries of Codex' catalogue for the same models."""
     url: str = ""
     """Without a trailing slash or `/v1`."""
+    has_key: bool = False
+    """The models are those that a key may use."""
 
     def choose(self, name: str | None) -> ServedModel:
         """Returns the model with this name; for None, the first one. Raises ServerError."""
         for model in self.models:
             if name is None or model.id == name:
                 return model
-        if not self.models:
-            raise ServerError(f"{self.url} serves no model")
+        self.require_models()
         names = ", ".join(model.id for model in self.models)
+        if self.has_key:
+            text = f"{self.url} serves no {name} that this key may use; it may use: {names}"
+            raise ServerError(text)
         raise ServerError(f"{self.url} serves no {name}; it serves: {names}")
+
+    def require_models(self) -> None:
+        """Raises ServerError if there is no model."""
+        if self.models:
+            return
+        if self.has_key:
+            remedy = "its models= are in the server's key file (turnwire key list)"
+            raise ServerError(f"{self.url} serves no model that this key may use; {remedy}")
+        raise ServerError(f"{self.url} serves no model")
 
 
 def base_url(address: str) -> str:
@@ -100,7 +113,8 @@ def read_models(address: str, key: str | None) -> Server:
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(request, timeout=TIMEOUT_S) as answer:
-            return replace(msgspec.json.decode(answer.read(), type=Server), url=url)
+            server = msgspec.json.decode(answer.read(), type=Server)
+            return replace(server, url=url, has_key=bool(key))
     except urllib.error.HTTPError as error:
         raise ServerError(_describe_refusal(url, error.code, has_key=bool(key))) from None
     except (OSError, ValueError, http.client.HTTPException) as error:

@@ -124,10 +124,12 @@ def check_server(url: str, key: str | None) -> Finding:
         server = read_models(url, key)
     except ServerError as error:
         return Finding("fail", "server", str(error))
+    try:
+        server.require_models()
+    except ServerError as error:
+        return Finding("warn", "server", str(error))
     models = ", ".join(
         f"{model.id} ({model.max_model_len})" if model.max_model_len else model.id
         for model in server.models
     )
-    if not models:
-        return Finding("warn", "server", f"{server.url} serves no model")
     return Finding("ok", "server", f"{server.url} serves {models}")
