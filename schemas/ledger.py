@@ -10,7 +10,7 @@ class LedgerContext(Struct, frozen=True, omit_defaults=True):
 
     It identifies the prompt's ids without holding them: those of `parent`'s prompt, `parent`'s
     original tokens, and the ids of the text after them. Positions are characters of the prompt's
-    text. The fields are of
+    text with its marks of data (`RenderedPrompt.marked_text`). The fields are of
 
     - the conversation: `state`, `started`;
     - the prompt head and the turn opening: `head_chars`, `head_hash`, `opening`;

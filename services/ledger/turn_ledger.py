@@ -17,7 +17,7 @@ from typing_extensions import override
 from schemas.conversation import Conversation, ToolSpec, Unseal, opens_nothing
 from schemas.ledger import LedgerEntry
 from services.ledger.lookup.choice import choose
-from services.ledger.lookup.match import MatchedHistory, Outcome
+from services.ledger.lookup.match import MatchedHistory, Outcome, unmatched
 from services.ledger.lookup.restore import Restorer
 from services.ledger.lookup.store import EntryStore, PromptCache
 from services.ledger.prompt.encode import EncodedPrompt, PromptEncoder
@@ -33,33 +33,33 @@ class Ledger:
     has_turns: ClassVar[bool] = False
     """Whether `look_up` may find turns."""
 
+    def __init__(self, encoder: Encoder) -> None:
+        """`encoder`: the model's."""
+        self._encoder = encoder
+
     def look_up(
         self, conversation: Conversation, tools: list[ToolSpec], unseal: Unseal = opens_nothing
     ) -> MatchedHistory:
         """Looks up the turns of a conversation, which has no preamble. `tools`: as the model sees
         them."""
-        return MatchedHistory(conversation, Chain([], b""), [])
+        return unmatched(conversation)
 
     def encode(
         self,
         history: MatchedHistory,
         tools: list[ToolSpec],
-        encoder: Encoder,
-        text: str,
+        marked_text: str,
         prefix: str = "",
         *,
         continues: bool = False,
     ) -> EncodedPrompt:
-        """The ids of a prompt. `history` and `tools`: those of `look_up`; `encoder`: the model's.
-        `text`: the restored history, rendered. `prefix`: the opening of a forced call at its end.
-        `continues`: it ends in the model's own last turn."""
-        return EncodedPrompt(encoder.encode(text), Outcome.NOT_LOOKED_UP, 0, None)
+        """The ids of a prompt. `history` and `tools`: those of `look_up`. `marked_text`: the
+        restored history, rendered. `prefix`: the opening of a forced call at its end. `continues`:
+        it ends in the model's own last turn."""
+        return EncodedPrompt(self._encoder.encode(marked_text), Outcome.NOT_LOOKED_UP, 0, None)
 
     def keep(self, prompt: EncodedPrompt) -> None:
         """Keeps the ids of a prompt, for the turn that follows."""
-
-
-NO_LEDGER = Ledger()
 
 
 class TurnLedger(Ledger):
@@ -69,6 +69,7 @@ class TurnLedger(Ledger):
 
     def __init__(self, model: LedgerModel, *, entry_bytes: int, prompt_bytes: int) -> None:
         """`entry_bytes` and `prompt_bytes` bound the memory for turns and for whole prompts."""
+        super().__init__(model.encoder)
         self.model = model
         self.entries = EntryStore(entry_bytes)
         self.reader = TurnReader(model.family, model.vocabulary, model.placeholder)
@@ -94,13 +95,12 @@ class TurnLedger(Ledger):
         self,
         history: MatchedHistory,
         tools: list[ToolSpec],
-        encoder: Encoder,
-        text: str,
+        marked_text: str,
         prefix: str = "",
         *,
         continues: bool = False,
     ) -> EncodedPrompt:
-        return self.encoder.encode(history, tools, text, prefix, continues=continues)
+        return self.encoder.encode(history, tools, marked_text, prefix, continues=continues)
 
     def chain_of(self, conversation: Conversation) -> Chain:
         """The hash keys of a conversation's turns."""

@@ -67,18 +67,18 @@ class Fingerprints:
 
         if before is None:
             return PromptComparison() if named else None
-        if _begins_with(encoded.text, before):
+        if _begins_with(encoded.marked_text, before):
             return PromptComparison(len(before.ids))
         change = difference(before, now)
         changed = [part.where for part in change.changes]
         return PromptComparison(len(before.ids), change.again, changed)
 
 
-def _begins_with(text: str, before: Fingerprint) -> bool:
+def _begins_with(marked_text: str, before: Fingerprint) -> bool:
     """Whether a prompt's text begins with the head of an earlier prompt."""
-    if before.head_chars > len(text):
+    if before.head_chars > len(marked_text):
         return False
-    return HeadHasher(text).hash(before.head_chars) == before.head_hash
+    return HeadHasher(marked_text).hash(before.head_chars) == before.head_hash
 
 
 def _size(fingerprint: Fingerprint) -> int:

@@ -20,7 +20,7 @@ from schemas.errors import TurnwireError
 from schemas.ledger import LedgerEntry
 from services.ledger.prompt.encode import EncodedPrompt
 from services.ledger.signer import EntrySigner
-from services.ledger.turn_ledger import NO_LEDGER, Ledger, TurnLedger
+from services.ledger.turn_ledger import Ledger, TurnLedger
 from services.ledger.turns.turn import TurnOutput
 from services.runtime.nats.bus import Delivery
 from services.runtime.observability.metrics import CountCollector, Reading, register
@@ -58,8 +58,9 @@ class LedgerReader:
     """The ledger of one preprocessor, and its side of the bus. This one has no turns; a
     `BusLedgerReader` has those that end."""
 
-    ledger: Ledger = NO_LEDGER
-    """The turns in memory; for any thread."""
+    def __init__(self, ledger: Ledger) -> None:
+        self.ledger = ledger
+        """The turns in memory; for any thread."""
 
     async def start(self) -> None:
         """Subscribes to the entries of turns that end."""
@@ -82,9 +83,6 @@ class LedgerReader:
         return None
 
 
-NO_LEDGER_READER = LedgerReader()
-
-
 class BusLedgerReader(LedgerReader):
     """Keeps one preprocessor's ledger filled."""
 
@@ -96,6 +94,7 @@ class BusLedgerReader(LedgerReader):
         bucket: Bucket | None,
     ) -> None:
         """`bucket` None: turns are kept in memory only."""
+        super().__init__(ledger)
         ledger.entries.shared = bucket is not None
         self.ledger: TurnLedger = ledger
         self._listeners: list[OnEntry] = []

@@ -2,6 +2,7 @@
 turn, each in one place."""
 
 from time import perf_counter, time_ns
+from typing import Final
 
 from typing_extensions import override
 
@@ -15,6 +16,9 @@ from services.runtime.observability.metrics import step_histogram
 from services.runtime.observability.scope import NO_SCOPE, Attributes, Scope
 from services.runtime.observability.telemetry import FilteringBoundLogger
 from services.runtime.process import Process
+
+_EVENTS: Final = {"restore": "ledger"}
+"""Events of the span `prepare` that have another name than their step (docs/tracing.md)."""
 
 
 def warn_of_limits(card: ModelCard, log: FilteringBoundLogger) -> None:
@@ -132,6 +136,7 @@ class TracedAttempt(AttemptObserver):
     @override
     def step(self, name: str) -> None:
         """A repeated step replaces its first time and the steps after it."""
+        name = _EVENTS.get(name, name)
         names = [noted for noted, _ in self._steps]
         if name in names:
             del self._steps[names.index(name) :]

@@ -10,7 +10,7 @@ from schemas.requests import TurnRequest
 from services.guides.promises import GRAMMAR
 from services.preprocessor.fingerprints import Fingerprints
 from services.preprocessor.guide import Guided, TurnGuide, TurnGuides, enforcement
-from services.preprocessor.ledger_reader import NO_LEDGER_READER, LedgerReader
+from services.preprocessor.ledger_reader import LedgerReader
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.observer import AttemptObserver
 from services.preprocessor.output_settings import (
@@ -39,7 +39,7 @@ class Preparation:
         setup: ModelSetup,
         sealer: Sealer,
         config: PreprocessorConfig,
-        ledger: LedgerReader = NO_LEDGER_READER,
+        ledger: LedgerReader,
     ) -> None:
         self.setup = setup
         self.threads = PromptThreads(setup, process.log, config.threads, config.render_timeout_s)
@@ -68,13 +68,11 @@ class Preparation:
         unseal = self._unseal(conversation)
         prompts = self._prompts
         run = self.threads.run_limited
-        if conversation.prompt is not None:
-            return await run(seconds, prompts.make, conversation, unseal, on_step)
 
-        tools, history = await run(seconds, prompts.look_up, conversation, unseal, on_step)
-        if await self._ledger.fetch(history.missing):
-            tools, history = await run(seconds, prompts.look_up, conversation, unseal, on_step)
-        return await run(seconds, prompts.finish, tools, history, unseal, on_step)
+        started = await run(seconds, prompts.start, conversation, unseal, on_step)
+        if await self._ledger.fetch(started.missing):
+            started = await run(seconds, prompts.start, conversation, unseal, on_step)
+        return await run(seconds, prompts.finish, started)
 
     def make_prompt_here(self, conversation: Conversation) -> Prompt:
         """The prompt of a conversation, without fetching turns from the bucket. For the threads of

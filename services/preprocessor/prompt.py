@@ -1,20 +1,22 @@
 """Makes the prompt of a conversation in four steps. CPU-bound; pure, but for a cache of tools.
 
-| step    | file                               | result                                           |
-|---------|------------------------------------|--------------------------------------------------|
-| strip   | `strip.py`                         | the conversation that the model is to see        |
-| restore | `services/ledger/lookup/`          | its earlier turns as the model wrote them        |
-| render  | `render.py`                        | `RenderedPrompt`: the text, by the chat template |
-| encode  | `services/ledger/prompt/encode.py` | `EncodedPrompt`: ids, original ones of turns and |
-|         |                                    | others of the text                               |
+| half     | step    | file                               | result                                 |
+|----------|---------|------------------------------------|----------------------------------------|
+| `start`  | strip   | `strip.py`                         | the conversation that the model sees   |
+|          | restore | `services/ledger/lookup/`          | its earlier turns as the model wrote   |
+|          |         |                                    | them                                   |
+| `finish` | render  | `render.py`                        | `RenderedPrompt`: the template's text  |
+|          | encode  | `services/ledger/prompt/encode.py` | `EncodedPrompt`: ids, original ones of |
+|          |         |                                    | turns and others of the text           |
 
-A prompt of `/v1/completions` only has the last step (`raw_prompt.py`). How many tokens may be
-decoded after a prompt is found in `output_settings.py`.
+Between the halves the server fetches turns that the ledger lacks (`Preparation.make_prompt`). All
+others call `make`, which runs both. A prompt of `/v1/completions` only has the last step
+(`raw_prompt.py`). How many tokens may be decoded after a prompt is found in `output_settings.py`.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
@@ -22,9 +24,9 @@ from schemas.conversation import Conversation, ToolSpec, Unseal, opens_nothing
 from schemas.errors import Invalid
 from schemas.events import PromptImage
 from services.images.prompt_images import place_images
-from services.ledger.lookup.match import MatchedHistory
+from services.ledger.lookup.match import MatchedHistory, unmatched
 from services.ledger.prompt.encode import EncodedPrompt
-from services.ledger.turn_ledger import NO_LEDGER, Ledger
+from services.ledger.turn_ledger import Ledger
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.output_settings import check_sampling, output_settings
 from services.preprocessor.prompt_tools import PromptToolCache
@@ -35,9 +37,8 @@ from services.runtime.config.stages import PreprocessorConfig
 from services.templates.tools import PromptTools
 from services.tokenization.segments import TokenIds
 
-OnStep: TypeAlias = Callable[[str], None]
-"""Called at the start of the steps `strip`, `ledger` (restore, if there is a ledger), `render` and
-`encode`, with this name."""
+OnStep: TypeAlias = Callable[[Literal["strip", "restore", "render", "encode"]], None]
+"""Called at the start of each step, with its name; not for restore without a ledger."""
 
 _TOO_DEEP = "a tool's schema, a call's arguments or a template variable is nested too deeply"
 
@@ -71,14 +72,26 @@ class Prompt(Struct, frozen=True, kw_only=True):
         return self.rendered.tools.specs
 
 
+class StartedPrompt(Struct, frozen=True, kw_only=True):
+    """A prompt after its first half, with what the second one needs."""
+
+    history: MatchedHistory
+    """The conversation and its turns in the ledger."""
+    tools: PromptTools = PromptTools()
+    unseal: Unseal
+    on_step: OnStep
+
+    @property
+    def missing(self) -> Sequence[bytes]:
+        """Keys of turns that the ledger may lack. If some are added, the prompt is started
+        again."""
+        return self.history.missing
+
+
 class PromptMaker:
-    """Makes the prompts of one model. For any thread.
+    """Makes the prompts of one model. For any thread; each half may run again."""
 
-    The steps of a prompt are in two halves. Between them the caller may fetch turns that the ledger
-    lacks, and then look up again.
-    """
-
-    def __init__(self, setup: ModelSetup, ledger: Ledger = NO_LEDGER) -> None:
+    def __init__(self, setup: ModelSetup, ledger: Ledger) -> None:
         self._setup = setup
         self._ledger = ledger
         self._tools = PromptToolCache(setup)
@@ -95,49 +108,50 @@ class PromptMaker:
         Raises Invalid where the conversation, a tool choice or a template variable cannot be
         served.
         """
-        if conversation.prompt is not None:
-            on_step("encode")
-            rendered = render_raw(conversation, conversation.prompt)
-            return _prompt(rendered, encode_raw(conversation.prompt, self._setup.tokenizer))
+        return self.finish(self.start(conversation, unseal, on_step))
 
-        tools, history = self.look_up(conversation, unseal, on_step)
-        return self.finish(tools, history, unseal, on_step)
-
-    def look_up(
+    def start(
         self, conversation: Conversation, unseal: Unseal, on_step: OnStep = no_step
-    ) -> tuple[PromptTools, MatchedHistory]:
-        """The first half: a conversation's tools, and its turns in the ledger. Raises as `make`."""
+    ) -> StartedPrompt:
+        """The first half: the conversation's tools, and its turns in the ledger. Raises as
+        `make`."""
+        if conversation.prompt is not None:
+            return StartedPrompt(history=unmatched(conversation), unseal=unseal, on_step=on_step)
+
         with _deep_nesting_is_invalid():
             on_step("strip")
             tools = self._tools.get(conversation.tools)
             stripped = strip(conversation, preamble=self._setup.strip_preamble)
 
             if self._ledger.has_turns:
-                on_step("ledger")
-            return tools, self._ledger.look_up(stripped, tools.specs, unseal)
+                on_step("restore")
+            history = self._ledger.look_up(stripped, tools.specs, unseal)
+            return StartedPrompt(history=history, tools=tools, unseal=unseal, on_step=on_step)
 
-    def finish(
-        self,
-        tools: PromptTools,
-        history: MatchedHistory,
-        unseal: Unseal,
-        on_step: OnStep = no_step,
-    ) -> Prompt:
-        """The second half: the prompt, with the results of `look_up`. Raises as `make`."""
+    def finish(self, started: StartedPrompt) -> Prompt:
+        """The second half: the prompt. Raises as `make`."""
+        history, tools, on_step = started.history, started.tools, started.on_step
+        raw_prompt = history.conversation.prompt
+        if raw_prompt is not None:
+            on_step("encode")
+            rendered = render_raw(history.conversation, raw_prompt)
+            encoded = encode_raw(raw_prompt, self._setup.tokenizer)
+            return Prompt(rendered=rendered, encoded=encoded)
+
         with _deep_nesting_is_invalid():
             on_step("render")
-            rendered = render(history.restored(), self._setup, tools, unseal)
+            rendered = render(history.restored(), self._setup, tools, started.unseal)
 
             on_step("encode")
             encoded = self._ledger.encode(
                 history,
                 tools.specs,
-                self._setup.encoder,
-                rendered.text,
+                rendered.marked_text,
                 rendered.prefix,
                 continues=rendered.continues,
             )
-            return _prompt(rendered, encoded)
+            images = place_images(encoded.ids, rendered.images)
+            return Prompt(rendered=rendered, encoded=encoded, images=images)
 
 
 def assemble(
@@ -145,10 +159,15 @@ def assemble(
     setup: ModelSetup,
     *,
     unseal: Unseal = opens_nothing,
-    ledger: Ledger = NO_LEDGER,
+    ledger: Ledger | None = None,
 ) -> Prompt:
-    """The prompt of a conversation, for use as a library. Who makes many keeps a `PromptMaker`,
-    which caches their tools. Raises as `PromptMaker.make`."""
+    """The prompt of a conversation, for use as a library. Raises as `PromptMaker.make`.
+
+    `ledger`: its turns, if there are any. Who has one calls `Ledger.keep` with the result. Who
+    makes many prompts keeps a `PromptMaker`, which caches their tools.
+    """
+    if ledger is None:
+        ledger = Ledger(setup.encoder)
     return PromptMaker(setup, ledger).make(conversation, unseal)
 
 
@@ -182,9 +201,3 @@ def _deep_nesting_is_invalid() -> Iterator[None]:
         yield
     except RecursionError:
         raise Invalid(_TOO_DEEP) from None
-
-
-def _prompt(rendered: RenderedPrompt, encoded: EncodedPrompt) -> Prompt:
-    """The prompt with these results of its steps."""
-    images = place_images(encoded.ids, rendered.images)
-    return Prompt(rendered=rendered, encoded=encoded, images=images)

@@ -14,7 +14,7 @@ from services.tokenization.prompt_tokenizer import PromptTokenizer
 def render_raw(conversation: Conversation, prompt: RawPrompt) -> RenderedPrompt:
     """The prompt as text, and the settings of the conversation that count for it, too."""
     return RenderedPrompt(
-        text=prompt.text or "",
+        marked_text=prompt.text or "",
         plain_text=prompt.text or "",
         allowed_tools=allowed_tools(conversation),
         enforced_format=enforced_format(conversation),

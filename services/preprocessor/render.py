@@ -30,7 +30,7 @@ _CONTINUATION = "\ue000continues here\ue000"
 class RenderedPrompt(Struct, frozen=True, kw_only=True):
     """A prompt as text."""
 
-    text: str
+    marked_text: str
     """The text with marks (`DataMarks`), where data may spell control tokens."""
     plain_text: str
     """The text without marks; "" for a prompt that was sent as ids."""
@@ -82,7 +82,7 @@ def render(
     if call is not None:
         text += _marked_call(call, conversation, setup)
     return RenderedPrompt(
-        text=text,
+        marked_text=text,
         plain_text=setup.encoder.plain(text),
         tools=tools,
         prefix=call or "",

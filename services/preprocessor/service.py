@@ -20,13 +20,10 @@ from schemas.control import Cancel, Load
 from schemas.errors import Invalid
 from schemas.requests import Accepted, TurnRequest
 from services.ledger.signer import EntrySigner
+from services.ledger.turn_ledger import Ledger
 from services.preprocessor.checks import PromptChecks
 from services.preprocessor.ledger_model import open_ledger
-from services.preprocessor.ledger_reader import (
-    NO_LEDGER_READER,
-    BusLedgerReader,
-    LedgerReader,
-)
+from services.preprocessor.ledger_reader import BusLedgerReader, LedgerReader
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.next_prompts import PrefilledNextPrompts
 from services.preprocessor.observer import PreprocessorObserver, warn_of_limits
@@ -69,7 +66,7 @@ class Preprocessor(Service):
         setup: ModelSetup,
         sealer: Sealer,
         config: PreprocessorConfig,
-        ledger: LedgerReader = NO_LEDGER_READER,
+        ledger: LedgerReader,
     ) -> None:
         self.models = [setup.card]
         self._process = process
@@ -174,7 +171,7 @@ async def _open_ledger(
     process: Process, setup: ModelSetup, config: PreprocessorConfig
 ) -> LedgerReader:
     if not config.enable_ledger:
-        return NO_LEDGER_READER
+        return LedgerReader(Ledger(setup.encoder))
     room = config.ledger_mb * MIB
     make = partial(open_ledger, setup, entry_bytes=room, prompt_bytes=room)
     ledger = await asyncio.get_running_loop().run_in_executor(None, make)

@@ -37,8 +37,10 @@ from services.frontend.http.auth import anyone
 from services.frontend.peers import BusPeers
 from services.frontend.turns.interfaces import OpenTurn
 from services.frontend.turns.turn_service import TurnService
+from services.ledger.turn_ledger import Ledger
 from services.parser.service import Parser
 from services.parser.shard import Shard
+from services.preprocessor.ledger_reader import LedgerReader
 from services.preprocessor.service import Preprocessor
 from services.runtime.config.frontend import FrontendConfig
 from services.runtime.config.service import BusConfig, ServiceConfig
@@ -299,7 +301,8 @@ class Local:
             process = Process(stage, ServiceConfig(**common), self.log)
             if stage == "preprocessor":
                 settings = PreprocessorConfig(model="m", threads=2)
-                core = Preprocessor(process, model.setup, model.sealer, settings)
+                ledger = LedgerReader(Ledger(model.setup.encoder))
+                core = Preprocessor(process, model.setup, model.sealer, settings, ledger)
             elif stage == "worker":
                 engine = self.make_engine(model)
                 core = Worker(process, engine, await engine.start(), model.name, QUEUE)

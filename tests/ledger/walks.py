@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from services.ledger.prompt.model import LedgerModel
-from services.ledger.turn_ledger import NO_LEDGER, Ledger
+from services.ledger.turn_ledger import Ledger
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import Prompt, assemble
 from sessions.clients import Client, Dialogue
@@ -126,8 +126,9 @@ def tokens_received(output: Output, setup: ModelSetup) -> int:
 
 
 def prompt_of(
-    client: Client, dialogue: Dialogue, setup: ModelSetup, ledger: Ledger = NO_LEDGER
+    client: Client, dialogue: Dialogue, setup: ModelSetup, ledger: Ledger | None = None
 ) -> Prompt:
+    ledger = ledger or Ledger(setup.encoder)
     unseal = SEALER.of(None).open
     prompt = assemble(client(dialogue), setup, unseal=unseal, ledger=ledger)
     ledger.keep(prompt.encoded)

@@ -12,6 +12,8 @@ from schemas.events import Failed
 from schemas.frames import EventEntry, EventFrame
 from schemas.requests import Accepted, DetokenizeRequest, TextReply, TokenizeRequest, TurnRequest
 from schemas.token_ids import pack_ids
+from services.ledger.turn_ledger import Ledger
+from services.preprocessor.ledger_reader import LedgerReader
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import assemble, prompt_ids
 from services.preprocessor.service import Preprocessor
@@ -37,7 +39,9 @@ def test_prompt_ids_are_made_from_a_directory(demo_dir: Path, setup: ModelSetup)
 
 async def started(process: Process, setup: ModelSetup) -> Preprocessor:
     config = PreprocessorConfig(model="m", threads=1)
-    preprocessor = Preprocessor(process, setup, Sealer(b"test"), config)
+    preprocessor = Preprocessor(
+        process, setup, Sealer(b"test"), config, LedgerReader(Ledger(setup.encoder))
+    )
     await preprocessor.start()
     await process.bus.flush(LIMIT_S)
     return preprocessor

@@ -11,7 +11,9 @@ from msgspec import structs
 
 from schemas.conversation import Conversation, ToolSpec
 from schemas.errors import Invalid
+from services.ledger.turn_ledger import Ledger
 from services.preprocessor import threads as threads_module
+from services.preprocessor.ledger_reader import LedgerReader
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.preparation import Preparation
 from services.preprocessor.prompt import Prompt, assemble
@@ -49,7 +51,9 @@ async def test_slow_template_does_not_block_other_requests(
     )
     monkeypatch.setattr(threads_module, "time", clock)
     config = PreprocessorConfig(model="m", threads=1, render_timeout_s=2.0)
-    preparation = Preparation(process, endless, Sealer(b"test"), config)
+    preparation = Preparation(
+        process, endless, Sealer(b"test"), config, LedgerReader(Ledger(endless.encoder))
+    )
     requests = [asyncio.create_task(make(preparation, "slow")) for _ in range(3)]
     await asyncio.sleep(0)
     for _ in range(10):

@@ -90,3 +90,8 @@ class MatchedHistory(Struct, frozen=True):
             end = turn.end
         messages += sent[end:]
         return replace(self.conversation, messages=messages)
+
+
+def unmatched(conversation: Conversation) -> MatchedHistory:
+    """A conversation of which no turns are looked up."""
+    return MatchedHistory(conversation, Chain([], b""), [])

@@ -39,8 +39,8 @@ class EncodedPrompt(Struct, frozen=True):
     """The context of the turn that follows; None where its entry could not be found again."""
     states: Sequence[bytes] = ()
     """The chain hash before each of the model's turns, the one that follows included."""
-    text: str = ""
-    """The rendered text."""
+    marked_text: str = ""
+    """The rendered text, with marks (`DataMarks`); "" without a ledger."""
 
 
 class PromptEncoder:
@@ -60,30 +60,32 @@ class PromptEncoder:
         self,
         history: MatchedHistory,
         tools: list[ToolSpec],
-        text: str,
+        marked_text: str,
         prefix: str,
         *,
         continues: bool,
     ) -> EncodedPrompt:
         """The ids of a prompt.
 
-        `text`: the restored history, rendered. `prefix`: the opening of a forced call at its end.
-        `continues`: it ends in the model's own last turn.
+        `marked_text`: the restored history, rendered. `prefix`: the opening of a forced call at its
+        end. `continues`: it ends in the model's own last turn.
         """
-        heads = HeadHasher(text)
+        heads = HeadHasher(marked_text)
         outcome, kept = self._newest_kept(history, tools, heads)
         context = self._context(history, heads, prefix, continues=continues)
         states = _states(history, context)
         if kept is None:
-            return EncodedPrompt(self._encoder.encode(text), outcome, 0, context, states, text)
+            ids = self._encoder.encode(marked_text)
+            return EncodedPrompt(ids, outcome, 0, context, states, marked_text)
 
         if context is not None:
             context = _extending(context, kept)
-        prompt = self._prompt_before(kept.turn, text)
+        prompt = self._prompt_before(kept.turn, marked_text)
         turn = kept.ids()
-        rest = self.fragment(kept.joint + text[kept.end :])
+        rest = self.fragment(kept.joint + marked_text[kept.end :])
         reused = len(prompt) + len(turn)
-        return EncodedPrompt(prompt + (turn + rest), outcome, reused, context, states, text)
+        ids = prompt + (turn + rest)
+        return EncodedPrompt(ids, outcome, reused, context, states, marked_text)
 
     def keep(self, prompt: EncodedPrompt) -> None:
         """Keeps the prompt's ids for the turn that follows, instead of those of its parent's
