@@ -46,9 +46,14 @@ async def test_answers_without_an_end_are_refused(monkeypatch: pytest.MonkeyPatc
 
 
 async def test_nothing_listens() -> None:
-    async with client(f"http://127.0.0.1:{free_port()}") as opened:
-        with pytest.raises(NotListening):
-            await opened.text("/metrics")
+    port = free_port()
+    for host, reason in (
+        ("127.0.0.1", "Connection refused"),
+        ("nowhere.invalid", "(Name or service|No address|Temporary failure)"),
+    ):
+        async with client(f"http://{host}:{port}") as opened:
+            with pytest.raises(NotListening, match=f"^cannot connect to {host}:{port}: {reason}"):
+                await opened.text("/metrics")
 
 
 def test_event_without_an_end_is_refused() -> None:

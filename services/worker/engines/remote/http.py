@@ -1,6 +1,7 @@
 """The HTTP client of one server: JSON, texts and streams of events, over one connection pool."""
 
 import asyncio
+import os
 import ssl
 from collections.abc import AsyncGenerator
 from typing import Any
@@ -181,6 +182,15 @@ def _message(body: bytes) -> str:
     return " ".join(str(found).split())[:MAX_MESSAGE_CHARS]
 
 
+def _connection_failure(error: aiohttp.ClientConnectorError) -> str:
+    """Returns why there is no connection, in words of the operating system."""
+    cause = error.os_error
+    reason = cause.strerror or str(cause)
+    if cause.errno is not None and cause.errno > 0:
+        reason = os.strerror(cause.errno)
+    return f"cannot connect to {error.host}:{error.port}: {reason}"
+
+
 def _unreachable(error: Exception) -> Unreachable:
     if isinstance(error, TimeoutError):
         return Unreachable("no answer in time")
@@ -188,5 +198,5 @@ def _unreachable(error: Exception) -> Unreachable:
     if isinstance(error, aiohttp.ClientSSLError):
         return Untrusted(f"{message} (SSL_CERT_FILE names other certificates to trust)")
     if isinstance(error, aiohttp.ClientConnectorError):
-        return NotListening(message)
+        return NotListening(_connection_failure(error))
     return Unreachable(message)
