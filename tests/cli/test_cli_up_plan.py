@@ -134,6 +134,25 @@ slotz = 3
         "--models [coder]: model is required, a directory or a hub id",
         '--models [coder]: no setting "slotz" of a model; did you mean "slots"?',
     ]
+    text = """
+[coder]
+model = "acme/coder"
+slots = "x"
+
+[small]
+model = "acme/small"
+workerz = 2
+
+[third]
+model = "acme/third"
+engine = "nope"
+"""
+    with pytest.raises(ConfigError) as caught:
+        plan(models_file(tmp_path, text))
+    coder, small, third = caught.value.problems
+    assert coder.startswith('Invalid value for --models [coder] slots: "x"')
+    assert small.startswith('--models [small]: no setting "workerz"')
+    assert third.startswith("Invalid value for --models [third] engine")
     with pytest.raises(ConfigError, match="--models: --model is for one model"):
         plan(models_file(tmp_path), "--model=acme/other")
     for text, problem in (
@@ -308,8 +327,12 @@ def test_instructions_are_shell_lines(tmp_path: Path) -> None:
     assert "MAX_OUTPUT_TOKENS" not in shown(plan(), ServedModelNotes(262144))
 
 
-def test_instructions_have_addresses_for_other_machines(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_instructions_have_addresses_for_other_machines(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr("socket.gethostname", lambda: "gpu1")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "keys.txt").write_text(f"ann:{'0' * 64}\n")
     assert plan().other_urls(81) == []
     made = plan("--host", "0.0.0.0")
     first, *more = made.other_urls(81)
@@ -320,6 +343,10 @@ def test_instructions_have_addresses_for_other_machines(monkeypatch: pytest.Monk
     )
     assert "is served at http://127.0.0.1:81 " in text
     assert "From other machines:  http://gpu1:81\n" in text
+    assert "Everyone who reaches this port may use it: --api-keys-file names the keys." in text
+    made = plan("--host", "0.0.0.0", "--api-keys-file", "keys.txt")
+    text = instructions(made, ["u"], ServedModelNotes(), 1, "turnwire", other_urls=["http://gpu1"])
+    assert "Everyone" not in text
 
 
 def test_instructions_with_keys_have_the_window_or_where_it_is_listed(tmp_path: Path) -> None:

@@ -182,6 +182,11 @@ SAME_PORT = "Invalid value for --metrics-port: 9100 is the frontend's port"
         (["--port=9100", "--metrics-port=9100"], SAME_PORT),
         (["--nats-url=http://me:secret@bus"], '"http://***@bus"'),
         (["--seal-key-file={here}/seal.kye"], '; did you mean "{here}/seal.key"?'),
+        (["--seal-key-file={here}/seldom.txt"], 'there is no file "{here}/seldom.txt"'),
+        (
+            ["--api-keys-file={here}/people.txt"],
+            'no file "{here}/people.txt"; turnwire key NAME --file {here}/people.txt makes it',
+        ),
         (["--script-dir={here}/seal.key"], 'there is no directory "{here}/seal.key"'),
         (["--model={here}/model"], f"{OF_MODEL} {{here}}/model has no config.json"),
         (["--engine=transformers"], "--engine transformers needs a --model"),
@@ -189,6 +194,7 @@ SAME_PORT = "Invalid value for --metrics-port: 9100 is the frontend's port"
 )
 def test_problem_of_up_is_one_line(argv: list[str], text: str, tmp_path: Path) -> None:
     (tmp_path / "seal.key").write_text("secret")
+    (tmp_path / "sealed.out").write_text("")
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "tokenizer.json").write_text("{}")
     (problem,) = problems_of_up([flag.replace("{here}", str(tmp_path)) for flag in argv])

@@ -1,6 +1,7 @@
 """Checks files and folders that settings name."""
 
 import os
+import shlex
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,10 @@ def file_problem(name: str, value: Any) -> str | None:
     if name == "response_template":
         path = os.path.expanduser(path)
     if not os.path.exists(path):
-        return f'there is no file "{path}"{nearest_file(path)}'
+        hint = nearest_file(path)
+        if name == "api_keys_file" and not hint:
+            hint = f"; turnwire key NAME --file {shlex.quote(path)} makes it"
+        return f'there is no file "{path}"{hint}'
     try:
         Path(path).open("rb").close()
     except OSError as error:

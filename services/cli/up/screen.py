@@ -36,6 +36,7 @@ _SCRIPT_NOTE = (
     "No weights are loaded: the engine is script, the demo's rule-based agent. To decode with the "
     "model: --engine.\n"
 )
+_OPEN_NOTE = "Everyone who reaches this port may use it: --api-keys-file names the keys.\n"
 _FIRST_REQUEST = (
     "  curl -N {url}/v1/messages{key} \\\n"
     """    -d '{{"model":"{model}","max_tokens":500,"stream":true,"""
@@ -195,6 +196,8 @@ def instructions(
     lines = [f"{names} {verb} served at {' '.join(urls)}  (ready after {seconds:.1f} s)\n"]
     if other_urls:
         lines.append(f"From other machines:  {' or '.join(other_urls)}\n")
+        if not plan.frontend.api_keys_file:
+            lines.append(_OPEN_NOTE)
     if plan.demo:
         lines.append(DEMO_NOTE)
     elif any(model.worker.engine == "script" for model in plan.models):

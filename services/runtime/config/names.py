@@ -18,6 +18,8 @@ START_VARIABLE = "TURNWIRE_START"
 KEY_VARIABLE = "TURNWIRE_API_KEY"
 """The user's own key, which no service reads: `turnwire connect`, `catalog` and `replay` send
 it."""
+_CLOSE_FILE = 0.8
+"""The least similarity of a file's name and its misspelling: a folder may have any other names."""
 _RESERVED = ("TURNWIRE_TEST_", "TURNWIRE_BENCH_", "TURNWIRE_COMPOSE_")
 # Kubernetes sets these variables in every pod for every Service of the namespace: a Service named
 # `turnwire-frontend` makes TURNWIRE_FRONTEND_PORT=tcp://10.0.0.7:8000.
@@ -39,7 +41,7 @@ def nearest_file(path: str) -> str:
     except OSError:
         return ""
     names.discard(place.name)  # a directory may have this name
-    close = difflib.get_close_matches(place.name, sorted(names), n=1)
+    close = difflib.get_close_matches(place.name, sorted(names), n=1, cutoff=_CLOSE_FILE)
     return f'; did you mean "{place.parent / close[0]}"?' if close else ""
 
 
