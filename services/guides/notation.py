@@ -116,7 +116,7 @@ class Separated(NotationArguments):
         rule = self.writer.rule
         separator = self._separator
         following = ""  # the arguments from here on, after another one
-        begun: list[str] = []  # the same, from each that may be the first
+        begun: list[str] = []  # the same, for each argument that may come first
         for argument in reversed(arguments):
             item = f"{self.key(argument.key)} {self._value(argument.types)}"
             if argument.is_required:

@@ -102,7 +102,7 @@ def _may_change_data(tree: nodes.Template, functions: Collection[str]) -> bool:
 
 
 def minijinja_differs(data: Any) -> bool:
-    """Whether JSON data has values that minijinja writes otherwise than Python: lone surrogates,
+    """Whether JSON data has values that minijinja and Python write differently: lone surrogates,
     and floats. Whole ones lose their `.0`, small ones their exponent. Names of members are not
     searched."""
     level = [data]

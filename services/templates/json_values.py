@@ -33,7 +33,7 @@ class JsonDict(dict[str, Any]):
         super().__init__(items)
         self._json: dict[tuple[object, ...], str] = {}
         self.minijinja_differs: bool | None = None
-        """Whether minijinja writes it otherwise than Python; None: not known yet."""
+        """Whether minijinja writes it differently from Python; None: not known yet."""
 
 
 def to_json(

@@ -251,7 +251,7 @@ class UpdatableEngine(Engine):
 
     @abstractmethod
     async def resume(self, *, only_own: bool = False) -> None:
-        """Goes on. Idempotent. `only_own`: an engine that somebody else had paused before `pause`
+        """Goes on. Idempotent. `only_own`: an engine that others had paused before this `pause`
         stays paused."""
 
     @abstractmethod

@@ -77,7 +77,7 @@ def write(settings: ClientSettings) -> list[str]:
         record = _read_record(folder, name) or UndoRecord(before, mode, "", [], folder.created)
         try:
             clean, mode = _without_ours(settings.kind, record, (before, mode), path)
-        except CommandError:  # it has an edit that cannot be told from our settings: both stay
+        except CommandError:  # an edit cannot be distinguished from our settings: both stay
             clean = before
             mode = PRIVATE
         copies = [] if before is None else [_back_up(folder, name, before)]

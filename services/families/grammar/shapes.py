@@ -225,7 +225,7 @@ def _partial(pieces: Sequence[str], then: Sequence[str]) -> str:
 
 def _partial_hole(hole: _Hole, rest: str) -> str:
     """A pattern for input that ends in a hole, or in the `rest` after it."""
-    # What looks ahead may take the beginning of what follows.
+    # A hole with a look-ahead may take the beginning of the text after it.
     again = "+"
     if "(?!" in hole.chars:
         again = ""

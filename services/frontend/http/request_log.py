@@ -40,7 +40,7 @@ class RefusalMetrics:
             for kind in REASONS
         }
         for kind, reasons in REASONS.items():
-            for reason in reasons:  # from 0: else the first one is not an increase
+            for reason in reasons:  # counts from 0: the first refusal is an increase
                 self._counters[kind].labels(reason)
 
     def count(self, error: Refused) -> None:

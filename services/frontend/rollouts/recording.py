@@ -69,7 +69,7 @@ class RecordingGateway(TurnGateway):
         await self.rollouts.end_at_limit(view, admitted.card.weights_version)
         if view.state.status != "open":
             raise ended_error(view.state.reason or view.state.status)
-        if admitted.conversation.sampling.max_tokens == 0:  # a client fills the cache
+        if admitted.conversation.sampling.max_tokens == 0:  # the client only fills the cache
             return await self.gateway.open(admitted, sink, turn_id=turn_id)
         return await RecordedTurn(self, view, admitted, sink, turn_id).open()
 

@@ -81,7 +81,7 @@ def _member(record: Record) -> str:
     match record:
         case Rollout():
             return "rollout"
-        case RolloutState() | Rewards():  # of each run: a frontend may not know of a restart
+        case RolloutState() | Rewards():  # one for each run: a frontend may miss a restart
             return f"{type(record).__name__} {record.run}"
         case BegunTurn() | StoredTurn() | FailedTurn():
             return f"turn {record.turn}"

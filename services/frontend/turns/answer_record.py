@@ -102,7 +102,7 @@ class AnswerRecord:
         if self.prompt_tokens is None and not self._usages:
             return None
         total = answer_usage(self._usages_so_far(), self.choices_per_prompt)
-        # Those of all prompts, also if only some of the choices ended.
+        # The tokens of all prompts count, also if only some of the choices have ended.
         return replace(total, prompt=max(total.prompt, self.prompt_tokens or 0))
 
     def fields(self) -> dict[str, object]:

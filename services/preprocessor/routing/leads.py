@@ -6,7 +6,7 @@ elected. When a lead has computed the prefix, its followers go on in the order i
 When it ends without that, one of them goes on, to be the next lead, and the others wait for that
 one. If all went on each time, a group of n turns that are all refused would take n² tries.
 
-`Leads` calls nobody: what changes it returns what the caller must do, in order (`HoldAction`).
+`Leads` calls nothing: each change returns the caller's next actions, in order (`HoldAction`).
 """
 
 import math

@@ -130,7 +130,7 @@ class LineWriter:
         self._lines = []
         self._last = time.monotonic()
         try:
-            self._stream.flush()  # of what a full disk did not take
+            self._stream.flush()  # lines that a full disk did not take
             if self._lost:
                 self._stream.write(LOST_LINES.format(self._lost))
             self._stream.write("\n".join(lines) + "\n")

@@ -57,7 +57,7 @@ class BudgetedTurn:
         if delta.weights is not None:
             stream = self._decoding.stream
             stream.weights.begin(len(stream.ids) + held_back, delta.weights)
-            delta.weights = None  # those of the tokens held back may be others
+            delta.weights = None  # the tokens held back may have others
         self._join(delta)
 
         counter = self._counter

@@ -52,7 +52,7 @@ class ServerPause:
     def observe(self, *, paused: bool) -> None:
         """Records that the server is paused, or that it is not."""
         if self.is_here:
-            return  # by this worker, and perhaps by somebody else
+            return  # by this worker, and perhaps by others, too
         was_elsewhere = self.is_elsewhere
         self.is_elsewhere = paused
         if was_elsewhere and not paused:

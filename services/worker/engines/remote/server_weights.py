@@ -1,4 +1,4 @@
-"""The weights of one server: pauses it, has it load others, and notices what somebody else does.
+"""Changes the weights of one server, pauses it, and notices changes and pauses by others.
 
 A server reports which weights have decoded a turn at the end of the turn. Until then, `TurnWeights`
 has what is sure: a turn that was sent before a change has the old version up to the change, and
@@ -109,7 +109,7 @@ class ServerWeights:
         known, or fail, too."""
         version, source = self._loaded
         if version != self.version:
-            return False  # those of somebody else
+            return False  # others have loaded them
         try:
             await self._dialect.update_weights(self._http, source, version)
         except (EngineFailed, HttpRefusal, Unreachable):

@@ -107,7 +107,7 @@ def batching_options(
         if "auto_switch_to_flash" in fields:
             options["auto_switch_to_flash"] = False  # it would request kernels from the hub
     elif args.mode == "sampling":
-        # What the library takes when it has logits processors of its own.
+        # The library's own choice when it has logits processors.
         options["max_memory_percent"] = 0.8
     if args.seed is not None:
         options["seed"] = args.seed

@@ -185,7 +185,7 @@ class TransformersEngine(UpdatableEngine):
 
     @override
     async def resume(self, *, only_own: bool = False) -> None:
-        self._weights.resume()  # nobody else can pause it
+        self._weights.resume()  # no other process can pause it
 
     @override
     async def update_weights(self, source: str, version: int) -> None:

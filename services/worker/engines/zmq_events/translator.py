@@ -158,7 +158,7 @@ class ZmqKvTranslator:
         if event.kv_cache_spec_kind == _STATES:
             return LayerGroup(number, size, needed=1)
         if event.kv_cache_spec_kind in _WINDOWS and window and size % self._block_tokens == 0:
-            # as `SlidingWindowManager._contiguous_blocks_for_hit` has it
+            # computed like `SlidingWindowManager._contiguous_blocks_for_hit`
             return LayerGroup(number, size, needed=max(-(-(window - 1) // size), 1))
         return None
 

@@ -129,7 +129,7 @@ class VllmDialect(Dialect):
 
     @override
     async def pause(self, http: ServerHttp, *, abort: bool) -> None:
-        # The cache is emptied, also under kept turns: somebody else may load weights now.
+        # The cache is emptied, also under kept turns: others may load weights now.
         mode = "abort" if abort else "keep"
         await http.post(f"/pause?mode={mode}&clear_cache=true", {}, PAUSE_S)
 
