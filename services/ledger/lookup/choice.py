@@ -33,6 +33,9 @@ last, and so on.
 """
 
 from collections.abc import Iterator, Sequence
+from typing import TypeAlias
+
+from msgspec import Struct
 
 from schemas.conversation import Call, Conversation, Message, Unseal
 from schemas.session import session_digest
@@ -84,6 +87,8 @@ class _SentHistory:
         self._sent_turns = sent_turns
         self._evidence: dict[int, Evidence] = {}
         """The evidence in the turns that were examined."""
+        self._proofs: dict[bytes, Proof] = {}
+        """The results of `proof_of_session`, by the `mac` of the turn."""
 
     def __len__(self) -> int:
         return len(self._sent_turns)
@@ -155,13 +160,25 @@ class _SentHistory:
     def proof_of_session(self, number: int, turn: Turn) -> Proof:
         """What the conversation shows of the session of a turn: the newest evidence in the turns
         before it."""
+        known = self._proofs.get(turn.entry.mac)
+        if known is not None:
+            return known
+
+        proof = Proof.NONE
+        walked = [turn.entry.mac]
         for earlier, ancestor in self.ancestors(number, turn):
             if ancestor is None:
                 break
+            mac = ancestor.entry.mac
             proof = self.evidence(earlier).proof(ancestor.entry, self.unseal)
+            if proof is Proof.NONE and mac in self._proofs:
+                proof = self._proofs[mac]
+                break
             if proof is not Proof.NONE:
-                return proof
-        return Proof.NONE
+                break
+            walked.append(mac)
+        self._proofs.update(dict.fromkeys(walked, proof))
+        return proof
 
     def _number_of(self, key: bytes, before: int) -> int:
         """The turn with this key before another one; -1 where there is none."""
@@ -171,8 +188,19 @@ class _SentHistory:
         return -1
 
 
+class _Differing(Struct, frozen=True):
+    """The siblings that fit a turn's own evidence, and differ. The turns before it decide."""
+
+    siblings: list[Turn]
+    proven: bool
+    """The turns before it prove that they are of the conversation's session."""
+
+
+_Verdict: TypeAlias = Match | _Differing
+
+
 class _Chooser:
-    """The rules of the choice, applied to one conversation."""
+    """The rules of the choice, applied to one conversation. Each turn is decided once."""
 
     def __init__(self, history: _SentHistory, restorer: Restorer) -> None:
         self.matches = [_UNKNOWN] * len(history)
@@ -181,6 +209,10 @@ class _Chooser:
         self._history = history
         self._store = history.store
         self._restorer = restorer
+        self._verdicts: dict[int, _Verdict] = {}
+        """What is known of the turns that were looked at."""
+        self._decided_before: dict[int, Match | None] = {0: None}
+        """The results of `_newest_decided`."""
 
     def choose(self) -> None:
         """Decides all turns, newest first."""
@@ -224,6 +256,22 @@ class _Chooser:
     def _decide(self, number: int) -> Match:
         """The match of a turn by its own evidence and that of the turns before it, not yet compared
         with what the client sent."""
+        verdict = self._verdict(number)
+        if isinstance(verdict, Match):
+            return verdict
+        left = self._narrow(number, verdict.siblings)
+        match = self._match_among(number, left, verdict.proven) if left else _AMBIGUOUS
+        self._verdicts[number] = match
+        return match
+
+    def _verdict(self, number: int) -> _Verdict:
+        """What is known of a turn without the matches of the turns before it."""
+        verdict = self._verdicts.get(number)
+        if verdict is None:
+            verdict = self._verdicts[number] = self._judge(number)
+        return verdict
+
+    def _judge(self, number: int) -> _Verdict:
         key = self._history.key(number)
         if key not in self._store:
             return _UNKNOWN
@@ -244,49 +292,71 @@ class _Chooser:
             return _CLIENT
         if len(siblings) > MAX_COMPARED and not self._store.are_equal(key):
             return _AMBIGUOUS
-        return self._decide_by_session(number, siblings)
+        return self._judge_by_session(number, siblings)
 
-    def _decide_by_session(self, number: int, siblings: list[Turn]) -> Match:
-        """The match among siblings that fit the turn's own evidence."""
+    def _judge_by_session(self, number: int, siblings: list[Turn]) -> _Verdict:
+        """The verdict on siblings that fit the turn's own evidence."""
         by_proof: dict[Proof, list[Turn]] = {proof: [] for proof in Proof}
         for turn in siblings:
             by_proof[self._history.proof_of_session(number, turn)].append(turn)
 
         proven = by_proof[Proof.SAME]
-        left = self._narrow(number, proven or by_proof[Proof.NONE])
+        left = proven or by_proof[Proof.NONE]
         if not left:
             return _AMBIGUOUS
-        if proven or self._is_certain(number, left):
-            return Match(Outcome.FOUND, left)
+        if _differ(left):
+            return _Differing(left, bool(proven))
+        return self._match_among(number, left, bool(proven))
+
+    def _match_among(self, number: int, turns: list[Turn], proven: bool) -> Match:
+        """The match among turns that differ in nothing but the prompt before them."""
+        if proven or self._is_certain(number, turns):
+            return Match(Outcome.FOUND, turns)
         return _AMBIGUOUS
 
     def _narrow(self, number: int, siblings: list[Turn]) -> list[Turn]:
         """The siblings of the conversation's session, which differ in nothing but the prompt before
         them; empty if others are left, too."""
-        if _differ(siblings):
-            siblings = self._narrow_by_reasoning(number, siblings)
+        decided = self._newest_decided(number)
+        if decided is not None:
+            macs = {turn.entry.mac for turn in decided.turns}
+            siblings = [turn for turn in siblings if macs & self._history.ancestor_macs(turn)]
         if _differ(siblings):
             siblings = [turn for turn in siblings if self._history.is_of_session(turn)]
         return [] if _differ(siblings) else siblings
 
-    def _narrow_by_reasoning(self, number: int, siblings: list[Turn]) -> list[Turn]:
-        """The siblings that descend from the newest earlier turn that the client's reasoning
-        decides; all, if none is."""
-        for earlier in range(number - 1, -1, -1):
-            if not self._history.evidence(earlier).reasoning_digests:
-                continue
-            match = self._decide(earlier)
-            if match.turns:
-                decided = {turn.entry.mac for turn in match.turns}
-                return [turn for turn in siblings if decided & self._history.ancestor_macs(turn)]
-            self.matches[earlier] = match  # stays, where it is not an ancestor of a chosen turn
-        return siblings
+    def _newest_decided(self, number: int) -> Match | None:
+        """The match of the newest turn before this one that the client's reasoning decides; None,
+        if none is.
+
+        A turn may need this of the turns before it. They are decided from the oldest on, so that
+        each finds it known: a call for each turn would be too deep in a long conversation.
+        """
+        oldest = number
+        while oldest not in self._decided_before:
+            oldest -= 1
+            if self._sent_reasoning(oldest) and _is_found(self._verdict(oldest)):
+                break
+        newest = self._decided_before.get(oldest)
+        for earlier in range(oldest, number):
+            if self._sent_reasoning(earlier):
+                match = self._decide(earlier)
+                if match.turns:
+                    newest = match
+                else:
+                    self.matches[earlier] = match  # stays, if no chosen turn descends from it
+            self._decided_before[earlier + 1] = newest
+        return newest
+
+    def _sent_reasoning(self, number: int) -> bool:
+        """Whether the client sent the reasoning of a turn."""
+        return bool(self._history.evidence(number).reasoning_digests)
 
     def _is_certain(self, number: int, turns: Sequence[Turn]) -> bool:
         """Whether turns are used that nothing but their visible history speaks for. They differ in
         nothing but the prompt before them."""
-        client_sent_reasoning = bool(self._history.evidence(number).reasoning_digests)
-        adds_reasoning = bool(turns[0].entry.reasoning_digests) and not client_sent_reasoning
+        has_reasoning = bool(turns[0].entry.reasoning_digests)
+        adds_reasoning = has_reasoning and not self._sent_reasoning(number)
         if adds_reasoning and not any(map(self._history.is_of_session, turns)):
             return False
         if self._history.is_complete(number):
@@ -307,6 +377,10 @@ def _match_by_ids(identified: Turn | None, digests: set[bytes]) -> Match:
     if digests <= set(identified.entry.id_digests):
         return Match(Outcome.FOUND, [identified])
     return _CLIENT
+
+
+def _is_found(verdict: _Verdict) -> bool:
+    return isinstance(verdict, Match) and bool(verdict.turns)
 
 
 def _differ(turns: Sequence[Turn]) -> bool:
