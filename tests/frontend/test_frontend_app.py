@@ -213,8 +213,8 @@ async def test_dropped_tools_and_the_alias_are_named(served: Served) -> None:
     reply = await served.post("/v1/messages", {**ASK, "model": "claude-alias", "tools": tools})
     assert (reply.status, reply.json["model"]) == (200, "claude-alias")
     assert served.gateway.turns[0].conversation.model == MODEL
-    assert reply.headers["x-turnwire-dropped-tools"] == "web_search_20250305,web_fetch_xy"
-    assert served.lines[-1]["dropped_tools"] == ["web_search_20250305", "web_fetch_xy"]
+    assert reply.headers["x-turnwire-dropped"] == "web_search_20250305,web_fetch_xy"
+    assert served.lines[-1]["dropped"] == ["web_search_20250305", "web_fetch_xy"]
 
 
 async def test_turn_is_logged_and_counted() -> None:

@@ -344,7 +344,7 @@ async def test_fields_without_effect_are_named(served: Served, cases: Cases) -> 
         with cases.case(api.name, name=name):
             reply = await served.post(api.path, body)
             assert reply.status == 200
-            headers = ("x-turnwire-dropped-tools", "x-turnwire-not-enforced")
+            headers = ("x-turnwire-dropped", "x-turnwire-not-enforced")
             assert name in ",".join(reply.headers.get(header, "") for header in headers)
 
 

@@ -23,7 +23,7 @@ EXPOSED = ", ".join(
         "x-trace-id",
         "retry-after",
         "x-should-retry",
-        "x-turnwire-dropped-tools",
+        "x-turnwire-dropped",
         "x-turnwire-not-enforced",
         *rate_header_names(),
     )

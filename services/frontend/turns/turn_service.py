@@ -143,7 +143,7 @@ class ModelAccess:
         )
         dropped = _safe_names(request.notes)
         if dropped:
-            self.context.report("x-turnwire-dropped-tools", "dropped_tools", dropped)
+            self.context.report("x-turnwire-dropped", "dropped", dropped)
         if self.not_enforced:
             self.context.report("x-turnwire-not-enforced", "not_enforced", self.not_enforced)
 

@@ -35,7 +35,7 @@ def kinds(answer: Any) -> list[str]:
 async def answered(served: Served, request: Json, path: str = "/v1/messages") -> Any:
     reply = await served.post(path, request)
     assert reply.status == 200, reply.text
-    assert "x-turnwire-dropped-tools" not in reply.headers
+    assert "x-turnwire-dropped" not in reply.headers
     return reply.json
 
 

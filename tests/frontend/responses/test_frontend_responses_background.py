@@ -51,7 +51,7 @@ async def test_dropped_tools_are_named_in_the_notes_header(
     body = {"model": MODEL, "input": "hi", "background": True, "tools": odd}
     reply = await served.post("/v1/responses", body)
     named = ["xset-cookieab", *(f"hosted_{number}" for number in range(15))]
-    assert reply.headers["x-turnwire-dropped-tools"].split(",") == named
+    assert reply.headers["x-turnwire-dropped"].split(",") == named
     assert "set-cookie" not in reply.headers
 
 
