@@ -16,12 +16,14 @@ import msgspec
 from msgspec import Struct
 from xxhash import xxh3_128_digest
 
+from schemas import token_ids
 from schemas.conversation import (
     Call,
     Conversation,
     Media,
     Message,
     Part,
+    RawPrompt,
     Reasoning,
     Result,
     ResultPart,
@@ -35,11 +37,11 @@ from services.ledger.turns.chain import content_of
 from services.templates.messages import is_answer
 
 ItemKind: TypeAlias = Literal[
-    "system", "tool", "user", "text", "reasoning", "tool_use", "result", "media"
+    "system", "tool", "user", "text", "reasoning", "tool_use", "result", "media", "prompt"
 ]
 """system: instructions.  tool: its definition.  text, reasoning, tool_use: an answer in the
 history that was not seen as a turn.  media: an image, document or sound, in a question or a
-result."""
+result.  prompt: that of Completions."""
 MAX_TEXT = 256 * 1024
 """Characters of a text that are kept."""
 ADDED = "added by the client"
@@ -67,7 +69,8 @@ class Item(Struct, frozen=True, omit_defaults=True):
     image: str = ""
     """`Media.hash`."""
     facts: str = ""
-    """Kind and size of a medium, `ADDED`, or of a tool `DEFERRED`."""
+    """Kind and size of a medium, of a prompt without text its number of tokens, `ADDED`, or of a
+    tool `DEFERRED`."""
 
 
 class Head(Struct, frozen=True, eq=False):
@@ -156,6 +159,9 @@ def addition(
         new, rewritten = _new_messages(before.messages, messages)
     items = list(_items(new, _call_names(messages, new), texts))
     shown = sum(item.length for item in [*head.system, *listed(head.tools)])
+    if conversation.prompt is not None:
+        items.append(_raw_prompt(conversation.prompt, texts))
+        shown += items[-1].length
     return Addition(head, items, rewritten, shown + characters)
 
 
@@ -325,6 +331,13 @@ def _tool(tool: ToolSpec, texts: bool) -> Item:
     item = _text("tool", f"{tool.description}\n\n{schema}", texts)
     name = f"{tool.namespace}.{tool.name}" if tool.namespace else tool.name
     return msgspec.structs.replace(item, name=name, facts=DEFERRED if tool.deferred else "")
+
+
+def _raw_prompt(prompt: RawPrompt, texts: bool) -> Item:
+    if prompt.text is not None:
+        return _text("prompt", prompt.text, texts)
+    count = len(token_ids.unpack_array(prompt.token_ids))
+    return Item("prompt", facts=f"{count:,} token ids")
 
 
 def _text(kind: ItemKind, text: str, texts: bool) -> Item:

@@ -193,7 +193,7 @@ class Fold:
         added = addition(prompt.stripped, before, head, prompt.characters, texts=self.texts)
         turn.addition = added
         words = labels.question(added.items)
-        turn.asks = any(item.kind == "user" for item in added.items)
+        turn.asks = any(map(labels.is_asked, added.items))
         turn.label = words or labels.results_label(added.items)
         self._characters += added.characters
 

@@ -14,12 +14,22 @@ MAX_TITLE = 120
 _SPACE = re.compile(r"\s+")
 
 
+def is_asked(item: Item) -> bool:
+    """Whether an item is of what the user asks, or the agent that started a helper."""
+    return item.kind in ("user", "prompt") or (item.kind == "media" and not item.call_id)
+
+
 def question(items: Sequence[Item]) -> str:
-    """The first words of what the user, or the agent that started a helper, asks; "" where a
-    request has no question. Text that clients add to it does not count."""
-    texts = [item.text for item in items if item.kind == "user"]
-    asked = (words for text in reversed(texts) if (words := without_additions(text)))
-    return first_words(next(asked, ""))
+    """The first words of what is asked, else the names of its images; "" where a request has no
+    question. Text that clients add to it does not count."""
+    asked = [item for item in items if is_asked(item)]
+    texts = (_asked_text(item) for item in reversed(asked))
+    others = (item.name or item.facts for item in asked if item.kind != "user")
+    return first_words(next(filter(None, texts), "") or ", ".join(filter(None, others)))
+
+
+def _asked_text(item: Item) -> str:
+    return without_additions(item.text) if item.kind == "user" else item.text
 
 
 def first_words(text: str) -> str:

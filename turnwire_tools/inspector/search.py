@@ -26,6 +26,7 @@ _WHERE = {
     "reasoning": "earlier reasoning",
     "tool_use": "earlier call",
     "media": "image",
+    "prompt": "prompt",
 }
 """Names of the kinds of items."""
 _WORDS = re.compile(r'(?:(\w+):)?(?:"([^"]*)"|(\S+))')

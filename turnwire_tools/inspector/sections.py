@@ -127,7 +127,7 @@ class Sections:
             text = PromptText.of(ids, vocabulary, first)
             # Templates have instructions and tools in any order.
             places = [located(*group, text) for group in zip(groups, places, strict=True)]
-        places[2] = _with_images(turn, groups[2], places[2])
+        places[2] = _with_known(turn, groups[2], places[2])
         if ids:
             self._places[turn.id] = places
         return places
@@ -191,10 +191,10 @@ def _length(items: Sequence[Item]) -> int:
     return sum(item.length for item in items)
 
 
-def _with_images(
-    turn: InspectedTurn, items: Sequence[Item], places: Sequence[Place]
-) -> list[Place]:
-    """The places with those of images, which are known."""
+def _with_known(turn: InspectedTurn, items: Sequence[Item], places: Sequence[Place]) -> list[Place]:
+    """The places with those that are known: of images, and of a prompt without a template."""
+    if items and items[0].kind == "prompt":
+        return [Place(0, turn.prompt, exact=True)]
     images = turn.addition.images
     known = {image.hash: Place(image.at, image.tokens, exact=True) for image in images}
     return [

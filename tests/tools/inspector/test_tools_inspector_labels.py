@@ -25,6 +25,20 @@ def test_a_question_begins_after_what_the_client_adds(texts: list[str], expected
     assert question([Item("user", text) for text in texts]) == expected
 
 
+def test_a_question_without_text_is_named_by_its_images() -> None:
+    picture = Item("media", facts="image/png, 640 × 480, 48.2 kB")
+    seen = Item("media", name="result.png", call_id="toolu_1")
+    assert question([picture, seen]) == picture.facts
+    assert question([picture, Item("media", name="b.pdf")]) == f"{picture.facts}, b.pdf"
+    assert question([Item("user", "What is this?"), picture]) == "What is this?"
+    assert question([seen]) == ""
+
+
+def test_a_prompt_of_completions_is_a_question() -> None:
+    assert question([Item("prompt", "Once upon\na time")]) == "Once upon a time"
+    assert question([Item("prompt", facts="512 token ids")]) == "512 token ids"
+
+
 def test_a_long_question_is_cut() -> None:
     words = question([Item("user", "word " * 1000)])
     assert len(words) <= WORDS

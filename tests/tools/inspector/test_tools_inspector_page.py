@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from schemas.conversation import Text
+from schemas.conversation import Call, Text
 from tests.kit.conversations import user
 from tests.tools.inspector import team
 from tests.tools.inspector.browser import Browser, needs_chromium, running, serving
@@ -318,6 +318,60 @@ def test_all_content_is_text(page: Page) -> None:
     assert "Turnwire inspector" in str(browser.script("document.title"))
     inside = "main :is(script, i > img, b > img, [onerror], a[href^=javascript], iframe)"
     assert browser.script("document.querySelectorAll(arguments[0]).length", inside) == 0
+
+
+def test_invisible_characters_have_marks_and_do_not_move_the_text_around_them(
+    browser: Browser,
+) -> None:
+    fold = Fold()
+    bus = Bus(fold)
+    question = "Read \u202elive\u202c\u200b and \x1b[31mred\x00"
+    shown = ["U+202E", "U+202C", "U+200B", "ESC", "NUL"]
+    said = "👨‍👩‍👧 ❤️ 1️⃣ می‌خواهم\ta\r\nb"  # these have a shape, or are seen by what they do
+    call = Call("toolu_1", "Ba\u2066sh", '{"command": "ls\u00ad"}')
+    turn = bus.turn(asked(user(question), session="s"), range(40), [1], Text(said), call)
+    with page_of(fold, browser) as page:
+        browser.size(1280, 900)
+        page.open(f"#/turn/{turn.id}")
+        browser.until(lambda: browser.texts(".part.tool_use"))
+        for place in (".row .title", ".session-head h2", ".part.user pre"):
+            assert _marks(browser, place) == shown
+            assert browser.texts(place) == [question]  # copied as it is
+            order = browser.script(_PLACES_OF_LETTERS, place, question.index("live"), 4)
+            assert order == sorted(order)
+        assert _marks(browser, ".part.text pre") == []
+        assert _marks(browser, ".part.tool_use") == ["U+2066", "U+00AD"]
+        assert browser.script("document.querySelector('.row .title').title") == (
+            "Read [U+202E]live[U+202C][U+200B] and [ESC][31mred[NUL]"
+        )
+        assert "\u202e" not in str(browser.script("document.title"))
+        browser.open(f"{page.address}#/?q=live")
+        browser.until(lambda: browser.texts(".row mark"))
+        assert _marks(browser, ".row .note") == shown
+
+
+_PLACES_OF_LETTERS = """((place, start, count) => {
+  const element = document.querySelector(place);
+  const walker = document.createTreeWalker(element, NodeFilter.SHOW_TEXT);
+  const letters = [];
+  for (let node = walker.nextNode(); node; node = walker.nextNode()) {
+    for (let at = 0; at < node.length; at++) letters.push([node, at]);
+  }
+  return letters.slice(start, start + count).map(([node, at]) => {
+    const range = document.createRange();
+    range.setStart(node, at);
+    range.setEnd(node, at + 1);
+    return range.getBoundingClientRect().left;
+  });
+})(...arguments)"""
+
+
+def _marks(browser: Browser, place: str) -> list[str]:
+    """The names of the invisible characters in an element, as they are shown."""
+    marks = "[...document.querySelector(arguments[0]).querySelectorAll('*')]"
+    content = "getComputedStyle(one, '::before').content"
+    found = browser.script(f"{marks}.map((one) => {content})", place)
+    return [name.strip('"') for name in found if name.startswith('"')]
 
 
 def test_key_e_opens_the_details_of_the_turn_in_view_or_the_newest(page: Page) -> None:

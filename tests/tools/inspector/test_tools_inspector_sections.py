@@ -3,8 +3,17 @@
 import json
 from pathlib import Path
 
-from schemas.conversation import Call, Client, Conversation, Reasoning, Text, ToolSpec
+from schemas.conversation import (
+    Call,
+    Client,
+    Conversation,
+    RawPrompt,
+    Reasoning,
+    Text,
+    ToolSpec,
+)
 from schemas.events import PromptImage
+from schemas.token_ids import pack_ids
 from services.tokenization.detokenizer import Vocabulary
 from services.tokenization.tokenizer_files import load_backend
 from tests.kit.conversations import user
@@ -109,6 +118,19 @@ def test_held_turns_and_images_have_what_the_bus_says_of_them(bus: Bus) -> None:
     found = section(bus.fold, bus.fold.turns[name])
     assert (found.held_for, found.held_s) == (first.id, 0.25)
     assert bus.fold.turns[name].addition.images == images
+
+
+def test_a_prompt_of_completions_is_its_only_part(bus: Bus) -> None:
+    for raw, text, facts in (
+        (RawPrompt("Once upon a time"), "Once upon a time", ""),
+        (RawPrompt(token_ids=pack_ids(PROMPT)), "", "200 token ids"),
+    ):
+        turn = bus.turn(Conversation("m", [], prompt=raw), PROMPT, [1], Text("x"), cached=64)
+        found = section(bus.fold, turn)
+        (part,) = found.parts
+        assert (part.kind, part.text, part.facts) == ("prompt", text, facts)
+        assert (part.start, part.tokens, part.exact, found.rest) == (0, len(PROMPT), True, 0)
+        assert (turn.label, turn.asks) == (text or facts, True)
 
 
 def test_a_deferred_tool_has_no_tokens_in_the_prompt(bus: Bus) -> None:

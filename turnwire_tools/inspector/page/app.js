@@ -1,7 +1,7 @@
 // The page: the stream of rows, the address, the keys.
 
 import { Conversation } from "/page/conversation.js";
-import { address, clock, get, h, plural } from "/page/draw.js";
+import { address, clock, get, h, plain, plural } from "/page/draw.js";
 import { List } from "/page/list.js";
 import { SPANS, overviewPage } from "/page/overview.js";
 import { sessionHead } from "/page/session.js";
@@ -113,7 +113,7 @@ async function open(session, turn, withDetails) {
   view.conversation = new Conversation(detail, session.turns, session.helpers, { hidden: !head.texts, images: head.images, isHelper });
   detail.replaceChildren(view.head, view.conversation.body);
   detail.scrollTop = 0;
-  document.title = `${session.title || session.turns[0].label || "Session"} – Turnwire inspector`;
+  document.title = `${plain(session.title || session.turns[0].label || "Session")} – Turnwire inspector`;
   list.mark(session.id, turn);
   if (document.activeElement !== find("search")) detail.focus({ preventScroll: true }); // End and PageDown scroll it
   if (turn) await view.conversation.goTo(turn, withDetails);

@@ -1,4 +1,4 @@
-// Makes elements. All text goes in as text, never as HTML.
+// Makes elements. All text goes in as text, never as HTML, and its invisible characters have marks.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -7,12 +7,67 @@ function fill(element, attributes, children) {
     if (value === null || value === undefined || value === false) continue;
     if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
     else if (name === "at") for (const [key, one] of Object.entries(value)) element.style.setProperty(key, one); // by CSSOM: the policy forbids style attributes
-    else element.setAttribute(name, value === true ? "" : String(value));
+    else element.setAttribute(name, value === true ? "" : READ.has(name) ? plain(value) : String(value));
   }
   for (const child of children.flat(Infinity)) {
-    if (child !== null && child !== undefined && child !== false && child !== "") element.append(child);
+    if (child === null || child === undefined || child === false || child === "") continue;
+    if (child instanceof Node) element.append(child);
+    else element.append(...marked(child));
   }
   return element;
+}
+
+const READ = new Set(["title", "aria-label", "alt"]); // attributes that people read
+
+// Characters that have no shape of their own, or that move the text around them, so that it reads otherwise than the model got it:
+// control characters, all but tabs and the ends of lines; marks of direction; joiners, selectors and spaces of no width.
+const UNSEEN = /(?!\r\n|[\t\n])[\p{Cc}\p{Default_Ignorable_Code_Point}\p{Zl}\p{Zp}\u2800\ufff9-\ufffb]/gu;
+// Where they belong to what is seen: in emoji, and between letters of scripts that they join or part.
+const JOINING = `[${["Arabic", "Syriac", "Mongolian", "Nko", "Devanagari", "Bengali", "Gurmukhi", "Gujarati", "Oriya", "Tamil", "Telugu", "Kannada", "Malayalam", "Sinhala", "Khmer", "Myanmar"].map((script) => `\\p{Script=${script}}`).join("")}]`;
+const SEEN = new RegExp(`\\p{RGI_Emoji}|\\p{Extended_Pictographic}[\\ufe0e\\ufe0f]|(?<=${JOINING})[\\u200c\\u200d](?=${JOINING})`, "gv");
+
+// The unseen characters of a text, with their places.
+function unseen(text) {
+  const found = [...text.matchAll(UNSEEN)];
+  if (!found.length) return found;
+  const seen = [...text.matchAll(SEEN)];
+  let at = 0;
+  return found.filter(({ index }) => {
+    while (at < seen.length && seen[at].index + seen[at][0].length <= index) at++;
+    return at === seen.length || index < seen[at].index;
+  });
+}
+
+const CONTROLS = "NUL SOH STX ETX EOT ENQ ACK BEL BS HT LF VT FF CR SO SI DLE DC1 DC2 DC3 DC4 NAK SYN ETB CAN EM SUB ESC FS GS RS US".split(" ");
+
+// ESC, U+202E.
+function nameOfCharacter(character) {
+  const code = character.codePointAt(0);
+  return CONTROLS[code] ?? `U+${code.toString(16).toUpperCase().padStart(4, "0")}`;
+}
+
+// A text in pieces; each unseen character is an element, which shows its name and has the character for who copies it.
+export function marked(value) {
+  const text = String(value);
+  const pieces = [];
+  let end = 0;
+  for (const { 0: character, index } of unseen(text)) {
+    if (index > end) pieces.push(text.slice(end, index));
+    const mark = document.createElement("span");
+    mark.className = "unseen";
+    mark.dataset.name = nameOfCharacter(character);
+    mark.append(character);
+    pieces.push(mark);
+    end = index + character.length;
+  }
+  return end ? [...pieces, text.slice(end)] : [text];
+}
+
+// The same where there are no elements.
+export function plain(value) {
+  let text = String(value);
+  for (const { 0: character, index } of unseen(text).reverse()) text = `${text.slice(0, index)}[${nameOfCharacter(character)}]${text.slice(index + character.length)}`;
+  return text;
 }
 
 export const h = (tag, attributes, ...children) => fill(document.createElement(tag), attributes, children);

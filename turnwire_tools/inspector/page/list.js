@@ -1,6 +1,6 @@
 // The list of sessions, of turns, or of what a search found. Only the rows in view have elements, however many there are.
 
-import { clock, computed, h, nameOf, plural, share, short } from "/page/draw.js";
+import { clock, computed, h, marked, nameOf, plain, plural, share, short } from "/page/draw.js";
 
 const HEIGHT = 58; // as in style.css
 const SPARE = 6;
@@ -183,17 +183,18 @@ export class List {
     element.classList.toggle("found", Boolean(row.hit));
     parts.state.title = row.trouble ? `${row.state}, with trouble` : row.state;
     const name = nameOf(row.hit && this.sessions.has(row.session) ? this.summary(row.session) : row);
-    parts.title.textContent = name;
-    parts.title.title = name;
+    parts.title.replaceChildren(...marked(name));
+    parts.title.title = plain(name);
     parts.time.textContent = clock(row.time);
     if (row.hit?.match) {
       const { where, before, match, after } = row.hit;
-      parts.note.replaceChildren(`turn ${row.number} · `, h("b", null, where), ` …${before}`, h("mark", null, match), `${after}…`);
+      parts.note.replaceChildren(`turn ${row.number} · `, h("b", null, where), ...marked(` …${before}`), h("mark", null, match), ...marked(`${after}…`));
     } else {
       const kind = row.kind === "main" ? "" : row.title ? "title" : row.kind;
       const turns = row.turns ? plural(row.turns, "turn") : `turn ${row.number}`;
       const failed = ["failed", "cancelled"].includes(row.state) ? row.state : "";
-      parts.note.textContent = [kind, failed, row.key, row.client, turns, row.depth ? "" : row.model].filter(Boolean).join(" · ") + (row.trouble ? " ⚠" : "");
+      const facts = [kind, failed, row.key, row.client, turns, row.depth ? "" : row.model].filter(Boolean).join(" · ");
+      parts.note.replaceChildren(...marked(facts + (row.trouble ? " ⚠" : "")));
     }
     parts.again.textContent = row.again >= LEAST_AGAIN ? `${short(row.again)} again` : "";
     parts.cache.title = `${share(row.cached, row.prompt)} of ${short(row.prompt)} prompt tokens from the cache`;

@@ -1,11 +1,11 @@
 // The parts of a conversation: instructions, tools, questions, reasoning, text, calls, results, images.
 
-import { LEAST_AGAIN, address, cacheBar, clock, computed, count, get, h, ms, nameOf, plural, share, short } from "/page/draw.js";
+import { LEAST_AGAIN, address, cacheBar, clock, computed, count, get, h, marked, ms, nameOf, plural, share, short } from "/page/draw.js";
 
 const LINES = 14; // of a text that is not open
 const WIDE = 110; // characters of a line, about
 
-const LABELS = { system: "Instructions", user: "User", text: "Answer", reasoning: "Reasoning", media: "Image" };
+const LABELS = { system: "Instructions", user: "User", text: "Answer", reasoning: "Reasoning", media: "Image", prompt: "Prompt" };
 
 // How parts of a request came into the engine: cached, computed or computed again, or partly cached and the rest one of both.
 export function shadeOf(all, section) {
@@ -59,7 +59,7 @@ function costOf(part, shade, written) {
 // A text, of which a long one is folded. `where` names it for the request of all of it.
 function text(part, where, view) {
   if (view.hidden) return h("p", { class: "note" }, part.length ? `${plural(part.length, "character")}, not shown` : "empty");
-  if (!part.text) return h("p", { class: "note" }, part.length ? "" : "empty");
+  if (!part.text) return h("p", { class: "note" }, part.length ? "" : part.facts || "empty");
   const rows = part.text.split("\n").reduce((sum, line) => sum + 1 + Math.floor(line.length / WIDE), 0);
   const isCut = part.length > part.text.length;
   const pre = h("pre", null, part.text);
@@ -71,7 +71,7 @@ function text(part, where, view) {
   const load = async () => {
     if (!isCut) return;
     const { text: all } = await get(view.textAt(where));
-    pre.textContent = all + (part.length > all.length ? `\n… ${plural(part.length - all.length, "character")} more were not kept` : "");
+    pre.replaceChildren(...marked(all + (part.length > all.length ? `\n… ${plural(part.length - all.length, "character")} more were not kept` : "")));
   };
   button.addEventListener("click", () => {
     const isOpen = fold.classList.toggle("open");
