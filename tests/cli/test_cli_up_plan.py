@@ -360,6 +360,17 @@ def test_instructions_with_keys_have_the_window_or_where_it_is_listed(tmp_path: 
     assert "the model's is among" in shown(made, ServedModelNotes())
 
 
+def test_a_server_without_keys_that_others_reach_is_noted(tmp_path: Path) -> None:
+    note, notes = "Everyone who reaches this port may use it", ServedModelNotes()
+    assert note not in shown(plan(), notes)
+    assert note not in shown(plan("--host=localhost"), notes)
+    assert note in shown(plan("--host=0.0.0.0"), notes)
+    assert note in shown(plan("--host=10.0.0.1"), notes)
+    keys = tmp_path / "keys.txt"
+    keys.write_text(f"ann:{'0' * 64}\n")
+    assert note not in shown(plan("--host=0.0.0.0", f"--api-keys-file={keys}"), notes)
+
+
 def test_port_of_node_exporter_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     def bind(*_: object) -> None:
         raise OSError(errno.EADDRINUSE, "in use")

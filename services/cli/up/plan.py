@@ -30,6 +30,7 @@ from services.runtime.config.service import BusConfig
 from services.runtime.config.stages import WorkerConfig
 from services.runtime.config.stores import BucketsConfig
 from services.runtime.config.tables import STAGES, UpConfig
+from services.runtime.request_headers import is_loopback
 from services.worker.engines.registry import decodes_on_server
 
 DEMO_MODEL = "turnwire-demo"
@@ -74,6 +75,13 @@ class UpPlan(Struct, frozen=True):
         """Returns the base URLs of a frontend for clients on other machines, if it listens on all
         addresses."""
         return [self._url(host, port) for host in other_machines_hosts(self.frontend.host)]
+
+    @property
+    def open_to_others(self) -> bool:
+        """Whether frontends listen beyond this machine, and require neither key nor certificate."""
+        front = self.frontend
+        required = front.api_keys_file or front.tls_client_ca_file
+        return not required and not is_loopback(front.host)
 
     def _url(self, host: str, port: int) -> str:
         scheme = "https" if self.frontend.tls_cert_file else "http"

@@ -196,8 +196,8 @@ def instructions(
     lines = [f"{names} {verb} served at {' '.join(urls)}  (ready after {seconds:.1f} s)\n"]
     if other_urls:
         lines.append(f"From other machines:  {' or '.join(other_urls)}\n")
-        if not plan.frontend.api_keys_file:
-            lines.append(_OPEN_NOTE)
+    if plan.open_to_others:
+        lines.append(_OPEN_NOTE)
     if plan.demo:
         lines.append(DEMO_NOTE)
     elif any(model.worker.engine == "script" for model in plan.models):

@@ -7,7 +7,13 @@ import pytest
 from aiohttp import web
 
 from services.worker.engines.remote import http
-from services.worker.engines.remote.http import EventLines, HttpRefusal, NotListening, ServerHttp
+from services.worker.engines.remote.http import (
+    EventLines,
+    HttpRefusal,
+    NotListening,
+    ServerHttp,
+    Untrusted,
+)
 from tests.kit.nats import free_port
 from tests.worker.fake_server import FakeServer
 
@@ -54,6 +60,17 @@ async def test_nothing_listens() -> None:
         async with client(f"http://{host}:{port}") as opened:
             with pytest.raises(NotListening, match=f"^cannot connect to {host}:{port}: {reason}"):
                 await opened.text("/metrics")
+
+
+async def test_server_without_tls_is_named_as_one() -> None:
+    server = Endless()
+    url = (await server.open()).replace("http:", "https:")
+    async with client(url) as opened:
+        with pytest.raises(
+            Untrusted, match=r"^no TLS connection \([a-z ]+\); is it an https server\?$"
+        ):
+            await opened.text("/metrics")
+    await server.close()
 
 
 def test_event_without_an_end_is_refused() -> None:

@@ -194,9 +194,15 @@ def _connection_failure(error: aiohttp.ClientConnectorError) -> str:
 def _unreachable(error: Exception) -> Unreachable:
     if isinstance(error, TimeoutError):
         return Unreachable("no answer in time")
-    message = str(error) or type(error).__name__
-    if isinstance(error, aiohttp.ClientSSLError):
-        return Untrusted(f"{message} (SSL_CERT_FILE names other certificates to trust)")
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        reason = getattr(error.certificate_error, "verify_message", error.certificate_error)
+        text = f"certificate verify failed: {reason}"
+        return Untrusted(f"{text} (SSL_CERT_FILE names other certificates to trust)")
+    if isinstance(error, aiohttp.ClientConnectorSSLError):
+        reason = getattr(error.os_error, "reason", None) or str(error.os_error)
+        return Untrusted(
+            f"no TLS connection ({reason.lower().replace('_', ' ')}); is it an https server?"
+        )
     if isinstance(error, aiohttp.ClientConnectorError):
         return NotListening(_connection_failure(error))
-    return Unreachable(message)
+    return Unreachable(str(error) or type(error).__name__)
