@@ -2,7 +2,7 @@
 that is idle.
 
 When a turn has ended, the template fixes the next prompt up to the answer of the user or the tools.
-Most of it are tokens that the engine has just decoded. Where the template changes history (drops
+Most of these tokens were just decoded by the engine. Where the template changes history (drops
 the reasoning of an answered question), an idle worker can prefill the other tokens before the next
 request comes (`nvext.agent_hints.speculative_prefill`).
 """

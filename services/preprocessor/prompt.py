@@ -163,8 +163,8 @@ def assemble(
 ) -> Prompt:
     """The prompt of a conversation, for use as a library. Raises as `PromptMaker.make`.
 
-    `ledger`: its turns, if there are any. Who has one calls `Ledger.keep` with the result. Who
-    makes many prompts keeps a `PromptMaker`, which caches their tools.
+    `ledger`: its turns, if there are any. A caller with a ledger calls `Ledger.keep` with the
+    result. A caller that makes many prompts keeps a `PromptMaker`, which caches their tools.
     """
     if ledger is None:
         ledger = Ledger(setup.encoder)

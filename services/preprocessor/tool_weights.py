@@ -16,7 +16,7 @@ same tools."""
 
 def tool_tokens(definitions: Sequence[TemplateTool], tokenizer: PromptTokenizer) -> int:
     """Returns the tokens of definitions as JSON, by a sample of many. Templates write them in
-    several forms, so that the exact number takes another prompt."""
+    several forms, so the exact number would take another prompt."""
     texts = [json.dumps(definition, ensure_ascii=False) for definition in definitions]
     characters = sum(map(len, texts))
     if not characters:

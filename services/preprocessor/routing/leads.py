@@ -120,7 +120,7 @@ class GoOn(Struct, frozen=True):
 
 
 class LeadLimit(Struct, frozen=True):
-    """A lead has so much time from now on; then the caller ends it."""
+    """The time that a lead has left. Then the caller ends it."""
 
     lead: Lead
     seconds: float
@@ -286,7 +286,7 @@ class Leads:
 
     def _spared(self, prompt: PendingPrompt, lead: Lead, least: int) -> int:
         """Tokens that the lead computes, and the turn then need not; 0 if they are fewer than
-        `least`, or the lead computes more besides than the turn would without it."""
+        `least`, or if the lead computes more other tokens than the turn would without it."""
         worker = lead.worker
         cached = max(prompt.cached.get(worker, 0), lead.prompt.cached.get(worker, 0))
         if not prompt.shares(lead.prompt, cached + least):

@@ -1,6 +1,6 @@
 """Keeps the experts to which the tokens of turns were routed, as files of a directory.
 
-The bytes are those that the server sends, in base64; nobody reads them here.
+The bytes are those that the server sends, in base64; they are not read here.
 """
 
 import asyncio

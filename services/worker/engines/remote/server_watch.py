@@ -1,7 +1,7 @@
 """Watches one server: finds out that it is gone, hangs or was started again, and that a turn gets
 nothing more.
 
-One pulse is requested at a time, for all who want to know: pulses in another order would look like
+One pulse is requested at a time, for all callers: pulses in another order would look like
 a server that was started again.
 """
 

@@ -62,7 +62,7 @@ class ServerWeights:
         return TurnWeights(self)
 
     async def pause(self, *, abort: bool) -> None:
-        """Pauses the server, as `UpdatableEngine.pause` says."""
+        """Pauses the server (`UpdatableEngine.pause`)."""
         self._require_routes()
         was_here = self._pause.is_here
         try:
@@ -78,7 +78,7 @@ class ServerWeights:
             raise EngineFailed(f"the inference server was not paused: {error}") from error
 
     async def resume(self, *, only_own: bool) -> None:
-        """Resumes the server, as `UpdatableEngine.resume` says."""
+        """Resumes the server (`UpdatableEngine.resume`)."""
         self._require_routes()
         try:
             if not (only_own and self._pause.is_elsewhere):
@@ -90,7 +90,7 @@ class ServerWeights:
         self._note(state)
 
     async def update(self, source: str, version: int) -> None:
-        """Loads other weights, as `UpdatableEngine.update_weights` says."""
+        """Loads other weights (`UpdatableEngine.update_weights`)."""
         await asyncio.to_thread(check_checkpoint, source, self._loaded[1])
         with self._pause.loading():
             try:

@@ -36,7 +36,7 @@ class UnsentTokens:
     def find(self, text: str, last: int, count: int) -> list[int]:
         """Returns the `count` tokens before the token `last`, with which they make up `text`.
 
-        Raises BadAnswer where this does not say which tokens they are.
+        Raises BadAnswer where this does not determine the tokens.
         """
         data = text.encode("utf-8", "surrogatepass")
         end = self._vocabulary.bytes_of(last)

@@ -139,8 +139,8 @@ class VllmDialect(Dialect):
 
     @override
     async def update_weights(self, http: ServerHttp, source: str, version: int) -> None:
-        """Loads them from the server's disk. What is left after a failure is not known, and the
-        label must not say anything else."""
+        """Loads them from the server's disk. After a failure the weights are not known, and the
+        label must show that."""
         load = {"method": "reload_weights", "kwargs": {"weights_path": source}}
         reset = "/reset_prefix_cache?reset_running_requests=true&reset_external=true"
         await http.post("/update_weight_version", {"new_version": f"loading {version}"})
