@@ -2,13 +2,11 @@
 
 import math
 
-from msgspec import Raw, Struct
+from msgspec import Struct
 
 from schemas.errors import DEADLINE_PASSED, TimedOut
 from schemas.ledger import LedgerContext
-from schemas.requests import TurnRequest
-from services.preprocessor.guide import TurnGuide
-from services.preprocessor.output_settings import OutputSettings
+from schemas.requests import GenerateRequest, TurnRequest
 from services.preprocessor.prompt import Prompt
 
 
@@ -17,18 +15,13 @@ class PreparedTurn(Struct, frozen=True, kw_only=True):
 
     request: TurnRequest
     prompt: Prompt
-    output: OutputSettings
-    guide: TurnGuide
-    packed_ids: bytes
-    """The prompt's ids, as the worker gets them (`pack_ids`)."""
+    for_worker: GenerateRequest
+    """What any worker gets. `WorkerSender` adds what depends on the worker and on the hold of the
+    turn: `parser`, `cache_salt`, `timeout_s`, `notice`, `notice_tokens`, `held_s`, `held_for` and
+    `time`."""
     block_key_ids: bytes
     """The ids (packed, too) from which the keys of the prompt's KV blocks are made: images with
     different content have different ids."""
-    context: Raw
-    """The `ParseContext` for the parser shard."""
-    output_format: Raw
-    """The format that the engine enforces (`GenerateRequest.guided`)."""
-    priority: float
     ledger: LedgerContext | None
     """The prompt's part of the turn's ledger entry; None: the turn gets none."""
     deadline: float

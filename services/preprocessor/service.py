@@ -100,9 +100,7 @@ class Preprocessor(Service):
                 process, placement, self._kv, self._preparation, ledger
             )
         self.holding = Holding(process, placement, leads)
-        self._workers = WorkerSender(
-            process, placement, self.holding, next_prompts, setup.card.name
-        )
+        self._workers = WorkerSender(process, placement, self.holding, next_prompts)
         self._refusals = RefusalSender(process)
 
         self._ledger = ledger

@@ -1,4 +1,5 @@
-"""Makes the prepared turn: what its worker gets, with the parse context for the parser. Pure."""
+"""Makes prepared turns: the request that a worker gets, and within it the parse context for the
+parser. Pure."""
 
 import math
 from typing import Literal
@@ -8,7 +9,8 @@ import msgspec
 from schemas.conversation import Conversation
 from schemas.events import PromptComparison
 from schemas.ledger import LedgerContext
-from schemas.requests import ParseContext, TurnRequest
+from schemas.requests import GenerateRequest, ParseContext, TurnRequest
+from schemas.session import tenant_key
 from schemas.token_ids import pack_ids
 from services.families.family import VERBATIM
 from services.preprocessor.guide import TurnGuide
@@ -37,24 +39,58 @@ def build_turn(
 ) -> PreparedTurn:
     """The turn of a request with its prompt. `comparison`: as in `Prepared`; `deadline`: as in
     `PreparedTurn`."""
-    conversation = request.conversation
-    packed_ids = pack_ids(prompt.ids)
-    ledger = _ledger_context(prompt, conversation)
+    ledger = _ledger_context(prompt, request.conversation)
     context = _parse_context(
         request, prompt, output, setup, guide, ledger=ledger, comparison=comparison
     )
+    for_worker = _for_worker(request, prompt, output, guide, context)
     return PreparedTurn(
         request=request,
         prompt=prompt,
-        output=output,
-        guide=guide,
-        packed_ids=packed_ids,
-        block_key_ids=with_images(packed_ids, prompt.images),
-        context=msgspec.Raw(_with_tools(_encode(context), prompt.rendered.tools.parser_json)),
-        output_format=msgspec.Raw(_encode(prompt.rendered.enforced_format)),
-        priority=priority(conversation),
+        for_worker=for_worker,
+        block_key_ids=with_images(for_worker.prompt, prompt.images),
         ledger=ledger,
         deadline=deadline,
+    )
+
+
+def _for_worker(
+    request: TurnRequest,
+    prompt: Prompt,
+    output: OutputSettings,
+    guide: TurnGuide,
+    context: ParseContext,
+) -> GenerateRequest:
+    """`PreparedTurn.for_worker`."""
+    conversation = request.conversation
+    client, hints = conversation.client, conversation.hints
+    rendered = prompt.rendered
+    return GenerateRequest(
+        turn=request.turn,
+        attempt=request.attempt,
+        model=context.model,
+        prompt=pack_ids(prompt.ids),
+        parser="",
+        frontend=request.frontend,
+        sampling=output.sampling,
+        stop_ids=output.stop_ids,
+        context=msgspec.Raw(_with_tools(_encode(context), rendered.tools.parser_json)),
+        resume=request.resume,
+        priority=priority(conversation),
+        retain_s=hints.retain_s,
+        tenant=(client.tenant or "") if hints.retain_s else "",
+        session=tenant_key(conversation, client.session),
+        guided=msgspec.Raw(_encode(rendered.enforced_format)),
+        grammar=guide.grammar,
+        optional_grammar=guide.optional_grammar,
+        thought_budget=guide.thought_budget,
+        trace=request.trace,
+        reused=prompt.encoded.reused,
+        recall=prompt.encoded.outcome.value,
+        tool_tokens=rendered.tools.tokens,
+        images=prompt.images,
+        adapter=conversation.adapter,
+        any_weights=hints.any_weights,
     )
 
 

@@ -34,9 +34,6 @@ from services.preprocessor.guide import (
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.output_settings import OutputSettings, output_settings
 from services.preprocessor.prompt import assemble
-from services.preprocessor.routing.holding import HoldReport
-from services.preprocessor.routing.placement import Assignment
-from services.preprocessor.routing.sending import build_request
 from services.preprocessor.turn_builder import build_turn
 from tests.kit.conversations import user
 from tests.kit.every import for_rows
@@ -118,8 +115,7 @@ def test_worker_gets_keys_of_tenant_and_session(setup: ModelSetup) -> None:
         request = TurnRequest("t", "f", conversation)
         output = settings_of(conversation, setup)
         guide = TurnGuides(setup).guide(conversation, prompt, output, Checked())
-        turn = build_turn(request, prompt, output, setup, guide)
-        return build_request("m", turn, Assignment("w", "p", None), None, HoldReport())
+        return build_turn(request, prompt, output, setup, guide).for_worker
 
     turns = [
         made(tenant, session, 300) for tenant in (None, "a", "b") for session in (None, "s", "r")
@@ -227,7 +223,7 @@ def test_calls_without_a_grammar_are_checked(setup: ModelSetup) -> None:
         output = settings_of(conversation, setup)
         guide = TurnGuides(setup).guide(conversation, prompt, output, how)
         turn = build_turn(TurnRequest("t", "f", conversation), prompt, output, setup, guide)
-        context = msgspec.json.decode(turn.context, type=ParseContext)
+        context = msgspec.json.decode(turn.for_worker.context, type=ParseContext)
         assert context.check_calls == guide.check_calls
         return guide.check_calls
 

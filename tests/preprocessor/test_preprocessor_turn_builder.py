@@ -25,7 +25,7 @@ def context(setup: ModelSetup, **sampling: Any) -> ParseContext:
     output = output_settings(conversation.sampling, setup, len(prompt.ids))
     guide = TurnGuides(setup).guide(conversation, prompt, output, Checked())
     turn = build_turn(TurnRequest("t", "f", conversation), prompt, output, setup, guide)
-    return msgspec.json.decode(turn.context, type=ParseContext)
+    return msgspec.json.decode(turn.for_worker.context, type=ParseContext)
 
 
 def test_images_come_with_the_prompts_ids(setup: ModelSetup) -> None:

@@ -4,6 +4,9 @@ docs/routing.md).
 A turn is sent to a worker with the subject of a notice, which the worker publishes with the first
 token, or at the end of a turn without one. Until then the turn is a lead. A notice may be lost, so
 a lead has a limit of time; it also ends when its worker refuses the turn, or dies.
+
+Who sends a turn uses its `TurnHold` only. `Leads` decides for it, and `Holding` does what was
+decided.
 """
 
 import asyncio
@@ -45,7 +48,7 @@ class HoldReport(Struct, frozen=True):
     held_for: str = ""
 
 
-class Hold:
+class TurnHold:
     """The hold of one turn, from its prompt until it has a worker or has failed."""
 
     def __init__(
@@ -68,8 +71,9 @@ class Hold:
         """Returns the workers to try, best first, as soon as the best one computes nothing that is
         worth waiting for.
 
-        The caller sends the turn to the first of them in the same step of the event loop, so that
-        the others find it as their lead. Raises as `Placement.rank_workers`, and TimedOut.
+        The caller calls `report_to` with the first of them in the same step of the event loop, so
+        that other turns find this one as their lead. Raises as `Placement.rank_workers`, and
+        TimedOut.
         """
         prompt = self._prompt
         while True:
@@ -87,9 +91,9 @@ class Hold:
             self._observer.held(prompt.held_for, self._held_s)
         return workers
 
-    def begin_lead(self, worker: str) -> HoldReport:
-        """Makes the turn a lead, which is about to be sent to a worker, unless the worker is known
-        to hold nearly all of its prompt. Returns what the worker gets."""
+    def report_to(self, worker: str) -> HoldReport:
+        """Returns what a worker gets that the turn is about to be sent to. Makes the turn a lead,
+        unless the worker is known to hold nearly all of its prompt."""
         prompt = self._prompt
         if not self._leads.is_worth_waiting_for(prompt, worker):
             return HoldReport(held_s=self._held_s, held_for=prompt.held_for)
@@ -102,7 +106,8 @@ class Hold:
         )
 
     def record_reply(self, reply: GenerateReply | None) -> None:
-        """Handles the worker's reply; None: there was none."""
+        """Handles the worker's reply, after which a refused turn is no longer a lead; None: there
+        was none. Called once after each `report_to`."""
         lead = self._prompt.lead
         if lead is None:
             return
@@ -144,7 +149,7 @@ class Holding:
         """The number of turns that others may wait for."""
         return len(self._open)
 
-    def open_hold(self, turn: PreparedTurn, observer: AttemptObserver) -> Hold:
+    def open_hold(self, turn: PreparedTurn, observer: AttemptObserver) -> TurnHold:
         """Begins the hold of a turn."""
         keys, block_tokens = self._keys_to_compare(turn)
         prompt = PendingPrompt(
@@ -152,10 +157,10 @@ class Holding:
             tokens=turn.prompt_tokens,
             keys=keys,
             block_tokens=block_tokens,
-            priority=turn.priority,
+            priority=turn.for_worker.priority,
             hold_s=MAX_HOLD_S - turn.request.held_s,
         )
-        return Hold(self, turn, prompt, observer)
+        return TurnHold(self, turn, prompt, observer)
 
     def begin_lead(self, prompt: PendingPrompt, worker: str) -> str:
         """Makes a turn a lead. Returns the subject for the notice of its worker."""

@@ -8,8 +8,18 @@
 | hold   | `holding.py`, with the rules of        | the same, once the best worker computes     |
 |        | `leads.py`                             | nothing that is worth waiting for           |
 | assign | `placement.py`                         | the worker, a parser shard, the cache salt  |
-| send   | this file                              | the worker's reply; after a refusal that is |
-|        |                                        | its own, the next worker is tried           |
+| send   | this file                              | the worker's reply                          |
+
+What a worker gets was made before (`PreparedTurn.for_worker`), but for what depends on the worker
+and on the hold. A worker does not take a turn in three ways:
+
+| failure                               | the worker            | what follows                     |
+|---------------------------------------|-----------------------|----------------------------------|
+| a reply with an error                 | does not have it      | the next worker, if the error is |
+|                                       |                       | the worker's own                 |
+| `Unavailable`: the worker, or the     | does not have it      | the next worker                  |
+| connection to it, is gone             |                       |                                  |
+| `TimedOut`: there is no reply         | may have it           | the attempt fails                |
 """
 
 import asyncio
@@ -18,6 +28,7 @@ from collections import defaultdict
 from contextlib import AbstractAsyncContextManager, nullcontext
 
 import msgspec
+from msgspec.structs import replace
 
 from schemas import subjects
 from schemas.control import Heartbeat
@@ -32,10 +43,9 @@ from schemas.errors import (
     raised,
 )
 from schemas.requests import GenerateReply, GenerateRequest, encode_generate
-from schemas.session import tenant_key
 from services.preprocessor.observer import AttemptObserver
 from services.preprocessor.prepared_turn import PreparedTurn, seconds_left
-from services.preprocessor.routing.holding import Hold, Holding, HoldReport
+from services.preprocessor.routing.holding import Holding, HoldReport, TurnHold
 from services.preprocessor.routing.placement import Assignment, Placement
 from services.runtime.nats.requests import decode_reply
 from services.runtime.presence.registry import cards_of
@@ -56,7 +66,7 @@ _encode = msgspec.json.Encoder().encode
 _reply = msgspec.json.Decoder(GenerateReply)
 
 
-class _WorkerQueue:
+class _Unanswered:
     """Bounds the requests that one worker has not answered."""
 
     def __init__(self) -> None:
@@ -65,7 +75,7 @@ class _WorkerQueue:
 
     def images_of(self, turn: PreparedTurn) -> AbstractAsyncContextManager[None]:
         """The bound of requests with images, if the turn has any."""
-        return self.images if turn.prompt.images else nullcontext()
+        return self.images if turn.for_worker.images else nullcontext()
 
 
 class NextPrompts:
@@ -86,26 +96,26 @@ class WorkerSender:
         placement: Placement,
         holding: Holding,
         next_prompts: NextPrompts,
-        model: str,
     ) -> None:
         self._process = process
         self._placement = placement
         self._holding = holding
         self._next_prompts = next_prompts
-        self._model = model
-        self._queues: defaultdict[str, _WorkerQueue] = defaultdict(_WorkerQueue)
-        """The queue of each worker."""
+        self._unanswered: defaultdict[str, _Unanswered] = defaultdict(_Unanswered)
+        """The requests of each worker."""
         process.registry.on_leave.append(self._process_left)
 
     async def send_turn(self, turn: PreparedTurn, observer: AttemptObserver) -> None:
         """Sends a turn to the best worker that takes it, as soon as no other turn computes the
         beginning of its prompt.
 
-        Raises as `Hold.wait_for_workers` and `Bus.request`, and the error of the worker that was
-        tried last.
+        Raises as `TurnHold.wait_for_workers` and `Bus.request`, and the error of the worker that
+        was tried last.
         """
         with self._holding.open_hold(turn, observer) as hold:
             refusal: ErrorInfo | None = None
+            # No await between these workers and `report_to` with the first one: turns that are
+            # ranked after this one must find it as their lead.
             for worker in await hold.wait_for_workers():
                 assignment = self._placement.assign(worker, turn)
                 self._next_prompts.note_turn(turn, worker)
@@ -123,16 +133,16 @@ class WorkerSender:
             raise raised(refusal)
 
     async def _offer(
-        self, turn: PreparedTurn, assignment: Assignment, hold: Hold
+        self, turn: PreparedTurn, assignment: Assignment, hold: TurnHold
     ) -> ErrorInfo | None:
         """Sends a turn to a worker. Returns why the worker did not take it; None: it has."""
-        report = hold.begin_lead(assignment.worker)
+        report = hold.report_to(assignment.worker)
         reply: GenerateReply | None = None
         try:
-            queue = self._queues[assignment.worker]
-            async with queue.images_of(turn), queue.all:
+            unanswered = self._unanswered[assignment.worker]
+            async with unanswered.images_of(turn), unanswered.all:
                 reply = await self._send(turn, assignment, report)
-        except Unavailable:  # the worker certainly does not have the turn
+        except Unavailable:
             # rare: the worker that a turn was sent to is gone
             gone = "the worker that was asked is gone"
             return Unavailable(gone, retry_after_s=RETRY_AFTER_S).info
@@ -149,11 +159,21 @@ class WorkerSender:
         if self._process.registry.get("worker", worker) is None:
             raise Unavailable("it left while the turn waited")
         timeout_s = seconds_left(turn.deadline, asyncio.get_running_loop().time())
-        request = build_request(self._model, turn, assignment, timeout_s, report)
+        request = replace(
+            turn.for_worker,
+            parser=assignment.parser,
+            cache_salt=assignment.cache_salt,
+            timeout_s=timeout_s,
+            notice=report.notice,
+            notice_tokens=report.notice_tokens,
+            held_s=report.held_s,
+            held_for=report.held_for,
+            time=time.time(),
+        )
         return await ask_worker(self._process, request, worker)
 
     def _process_left(self, heartbeat: Heartbeat) -> None:
-        self._queues.pop(heartbeat.id, None)
+        self._unanswered.pop(heartbeat.id, None)
 
 
 async def ask_worker(process: Process, request: GenerateRequest, worker: str) -> GenerateReply:
@@ -173,58 +193,10 @@ def encoded_for(worker: Heartbeat | None, request: GenerateRequest) -> bytes:
     return _encode(request)
 
 
-def build_request(
-    model: str,
-    turn: PreparedTurn,
-    assignment: Assignment,
-    timeout_s: float | None,
-    hold: HoldReport,
-) -> GenerateRequest:
-    """Makes the request for the worker of a turn."""
-    request = turn.request
-    client = request.conversation.client
-    retain_s = request.conversation.hints.retain_s
-    prompt = turn.prompt
-    return GenerateRequest(
-        turn=request.turn,
-        attempt=request.attempt,
-        model=model,
-        prompt=turn.packed_ids,
-        parser=assignment.parser,
-        frontend=request.frontend,
-        sampling=turn.output.sampling,
-        stop_ids=turn.output.stop_ids,
-        context=turn.context,
-        resume=request.resume,
-        priority=turn.priority,
-        timeout_s=timeout_s,
-        cache_salt=assignment.cache_salt,
-        retain_s=retain_s,
-        tenant=(client.tenant or "") if retain_s else "",
-        session=tenant_key(request.conversation, client.session),
-        guided=turn.output_format,
-        grammar=turn.guide.grammar,
-        optional_grammar=turn.guide.optional_grammar,
-        thought_budget=turn.guide.thought_budget,
-        trace=request.trace,
-        reused=prompt.encoded.reused,
-        recall=prompt.encoded.outcome.value,
-        tool_tokens=prompt.rendered.tools.tokens,
-        notice=hold.notice,
-        notice_tokens=hold.notice_tokens,
-        held_s=hold.held_s,
-        held_for=hold.held_for,
-        images=prompt.images,
-        adapter=request.conversation.adapter,
-        any_weights=request.conversation.hints.any_weights,
-        time=time.time(),
-    )
-
-
 def _another_may_take_it(refusal: ErrorInfo) -> bool:
-    """Whether another worker may take a turn that was refused so. Most errors are of the request
-    itself."""
+    """Whether another worker may take a turn that was refused so: the worker has no room, is not
+    available, or has too small a window or no longer the turn's adapter (NotFound). Other errors
+    are of the request itself."""
     if refusal.code == MEDIA_MISSING:
         return False
-    # NotFound: the worker no longer has the turn's adapter.
     return isinstance(raised(refusal), Overloaded | Unavailable | ContextOverflow | NotFound)
