@@ -28,7 +28,7 @@ GUESS_S = 0.2
 """Longest time to connect to the default bus."""
 
 
-class Instance(msgspec.Struct, frozen=True):
+class Instance(msgspec.Struct, frozen=True, kw_only=True):
     """A running `turnwire up`. Its `--ready-file` has the same content."""
 
     url: str

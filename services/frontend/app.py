@@ -152,17 +152,25 @@ def make_app(
     media = _media_reader(app, config, buckets.put_image, log)
     admission = Admission(pipeline, limits, media, hidden=hidden, notices=config.media_notice)
     metrics = FrontendMetrics(registry)
-    turns = TurnService(pipeline, gateway, admission, config, metrics, usage, log)
+    turns = TurnService(
+        pipeline=pipeline,
+        gateway=gateway,
+        admission=admission,
+        config=config,
+        metrics=metrics,
+        usage=usage,
+        log=log,
+    )
 
     enabled = tuple(api for api in apis if api.enabled(config))
     setup = ApiSetup(
-        app,
-        config,
-        pipeline,
-        turns,
-        registry,
-        log,
-        enabled,
+        app=app,
+        config=config,
+        pipeline=pipeline,
+        turns=turns,
+        registry=registry,
+        log=log,
+        apis=enabled,
         callers=callers,
         store=store,
         rollouts=rollouts,

@@ -67,15 +67,15 @@ class TurnStream:
         if context.prompt_ids and context.ledger is not None:
             opening = context.ledger.opening
         return Prepared(
-            context.prompt_tokens,
-            context.max_tokens,
-            self.worker,
-            parser,
-            context.prompt_ids,
-            min(cached, context.prompt_tokens),
-            context.comparison,
-            opening,
-            context.images,
+            prompt_tokens=context.prompt_tokens,
+            max_tokens=context.max_tokens,
+            worker=self.worker,
+            parser=parser,
+            prompt_ids=context.prompt_ids,
+            cached=min(cached, context.prompt_tokens),
+            comparison=context.comparison,
+            opening=opening,
+            images=context.images,
         )
 
     def rewind(self, position: StreamPosition) -> None:

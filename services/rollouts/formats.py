@@ -5,7 +5,7 @@ from msgspec import Struct
 from services.rollouts.sample_lines import RolloutSample
 
 
-class TrlRow(Struct, frozen=True):
+class TrlRow(Struct, frozen=True, kw_only=True):
     """One row of what a `rollout_func` of trl's GRPOTrainer returns.
 
     The trainer takes a list for each member, with a row for each prompt that it was called with. It
@@ -37,12 +37,12 @@ def trl_row(sample: RolloutSample) -> TrlRow:
         recorded = sample.logprobs[start:]
         logprobs = [logprob if bit else 0.0 for logprob, bit in zip(recorded, mask, strict=True)]
     return TrlRow(
-        sample.ids[:start],
-        sample.ids[start:],
-        logprobs,
-        mask,
-        sample.reward,
-        sample.rollout,
-        sample.group,
-        sample.id,
+        prompt_ids=sample.ids[:start],
+        completion_ids=sample.ids[start:],
+        logprobs=logprobs,
+        env_mask=mask,
+        reward=sample.reward,
+        rollout=sample.rollout,
+        group=sample.group,
+        sample=sample.id,
     )

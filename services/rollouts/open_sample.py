@@ -25,7 +25,7 @@ _MARKS = re.compile(r"<[^>]*>|\[[^\]]*\]|\s+|\w+|[^\w\s]")
 _FIRST_WEIGHTS = WeightsSpan(0, 0)
 
 
-class AddedTurn(Struct, frozen=True):
+class AddedTurn(Struct, frozen=True, kw_only=True):
     """A turn of a sample, without its ids."""
 
     span: SampleTurn
@@ -73,24 +73,24 @@ class OpenSample:
         self.ids = turn.prompt + turn.output
         self.images = turn.images
         span = SampleTurn(
-            turn.id,
-            turn.time,
-            start,
-            len(self.ids),
-            str(turn.reason),
-            turn.stop_id,
-            None if turn.blocks is None else [_moved(block, start) for block in turn.blocks],
+            turn=turn.id,
+            time=turn.time,
+            start=start,
+            end=len(self.ids),
+            finish=str(turn.reason),
+            stop_id=turn.stop_id,
+            blocks=None if turn.blocks is None else [_moved(block, start) for block in turn.blocks],
             experts=turn.experts or None,
         )
         added = AddedTurn(
-            span,
-            _head(turn),
-            digest_of(turn.written),
-            "".join(part.text for part in turn.written if isinstance(part, Text)),
-            [CallTexts.of(part) for part in turn.written if isinstance(part, Call)],
-            bool(turn.answers),
-            turn.logprobs,
-            [*_weights_of(turn)],
+            span=span,
+            head=_head(turn),
+            digest=digest_of(turn.written),
+            text="".join(part.text for part in turn.written if isinstance(part, Text)),
+            calls=[CallTexts.of(part) for part in turn.written if isinstance(part, Call)],
+            has_history=bool(turn.answers),
+            logprobs=turn.logprobs,
+            weights=[*_weights_of(turn)],
         )
         self.turns.append(added)
 
@@ -128,23 +128,23 @@ class OpenSample:
             mask[start:end] = [1] * (end - start)
             logprobs[start : start + len(turn.logprobs)] = turn.logprobs
         return Sample(
-            self.id,
-            self.model,
-            self.client.session,
-            self.ids[offset:].tolist(),
-            mask,
-            logprobs if any(turn.logprobs for turn in turns) else None,
-            [turn.span for turn in turns],
-            self.departs,
-            self.kind,
-            self.parent,
-            [
+            id=self.id,
+            model=self.model,
+            session=self.client.session,
+            ids=self.ids[offset:].tolist(),
+            loss_mask=mask,
+            logprobs=logprobs if any(turn.logprobs for turn in turns) else None,
+            turns=[turn.span for turn in turns],
+            departs=self.departs,
+            kind=self.kind,
+            parent=self.parent,
+            images=[
                 SampleImage(image.hash, image.at, image.tokens)
                 for image in self.images
                 if image.at >= offset
             ],
-            [span for turn in turns for span in turn.weights],
-            offset,
+            weights=[span for turn in turns for span in turn.weights],
+            offset=offset,
         )
 
 

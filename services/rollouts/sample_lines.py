@@ -51,7 +51,7 @@ class Parent(Struct, frozen=True, omit_defaults=True):
     """The call that started a helper; null: it is not known."""
 
 
-class SampleTurn(Struct, frozen=True):
+class SampleTurn(Struct, frozen=True, kw_only=True):
     """One turn of a sample. Offsets count ids of the sample."""
 
     turn: str
@@ -94,7 +94,7 @@ class SampleWeights(Struct, frozen=True):
     has continued."""
 
 
-class Sample(Struct, frozen=True):
+class Sample(Struct, frozen=True, kw_only=True):
     """One unbroken sequence of ids, or what is new of it."""
 
     id: str
@@ -120,7 +120,7 @@ class Sample(Struct, frozen=True):
     """How many ids are in earlier lines of the same sample; the lists continue theirs."""
 
 
-class RolloutSample(Sample, frozen=True):
+class RolloutSample(Sample, frozen=True, kw_only=True):
     """A sample of a rollout."""
 
     rollout: str = ""

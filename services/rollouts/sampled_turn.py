@@ -27,7 +27,7 @@ class SampleBlock(Struct, omit_defaults=True):
     """The id of a tool call, as the client received it."""
 
 
-class SampledTurn(Struct):
+class SampledTurn(Struct, kw_only=True):
     """One turn with all its tokens."""
 
     id: str

@@ -59,7 +59,7 @@ class FailedTurn(Struct, frozen=True, tag="failed"):
     """The tokens that were decoded all the same."""
 
 
-class StoredTurn(Struct, frozen=True, omit_defaults=True, tag="turn"):
+class StoredTurn(Struct, frozen=True, kw_only=True, omit_defaults=True, tag="turn"):
     """A packed `SampledTurn`. Members without a description are copied from it."""
 
     turn: str
@@ -129,29 +129,29 @@ def pack_turn(
             question = None
 
     return StoredTurn(
-        turn.id,
-        run,
-        turn.time,
-        turn.ended,
-        turn.model,
-        turn.client,
-        turn.reason,
-        base_id,
-        shared,
-        pack_ids(turn.prompt[shared:]),
-        pack_ids(turn.output),
-        turn.stop_id,
-        _pack_logprobs(turn.logprobs),
-        turn.blocks,
-        turn.written,
-        turn.opening,
-        answered,
-        turn.answers[answered:],
-        question,
-        turn.images,
-        turn.weights,
-        turn.experts,
-        newest_weights,
+        turn=turn.id,
+        run=run,
+        time=turn.time,
+        ended=turn.ended,
+        model=turn.model,
+        client=turn.client,
+        reason=turn.reason,
+        base=base_id,
+        shared=shared,
+        prompt=pack_ids(turn.prompt[shared:]),
+        output=pack_ids(turn.output),
+        stop_id=turn.stop_id,
+        logprobs=_pack_logprobs(turn.logprobs),
+        blocks=turn.blocks,
+        written=turn.written,
+        opening=turn.opening,
+        answered=answered,
+        answers=turn.answers[answered:],
+        question=question,
+        images=turn.images,
+        weights=turn.weights,
+        experts=turn.experts,
+        newest_weights=newest_weights,
     )
 
 
@@ -224,22 +224,22 @@ def _unpack(stored: StoredTurn, base: SampledTurn | None) -> SampledTurn:
         if stored.question is None:
             question = base.question
     return SampledTurn(
-        stored.turn,
-        stored.time,
-        stored.ended,
-        stored.model,
-        stored.client,
-        prompt,
-        unpack_array(stored.output),
-        stored.reason,
-        stored.stop_id,
-        _unpack_logprobs(stored.logprobs),
-        stored.blocks,
-        stored.written,
-        stored.opening,
-        answers,
-        question,
-        stored.images,
-        stored.weights,
-        stored.experts,
+        id=stored.turn,
+        time=stored.time,
+        ended=stored.ended,
+        model=stored.model,
+        client=stored.client,
+        prompt=prompt,
+        output=unpack_array(stored.output),
+        reason=stored.reason,
+        stop_id=stored.stop_id,
+        logprobs=_unpack_logprobs(stored.logprobs),
+        blocks=stored.blocks,
+        written=stored.written,
+        opening=stored.opening,
+        answers=answers,
+        question=question,
+        images=stored.images,
+        weights=stored.weights,
+        experts=stored.experts,
     )

@@ -166,8 +166,17 @@ def test_running_servers_are_named_with_all_models(
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     dead = f"http://127.0.0.1:{free_port()}"
-    old = Instance(dead, [dead], "m", 1, "nats://127.0.0.1:1", models=["m", "small"])
-    new = Instance("http://h", ["http://h"], "other", 2, "nats://127.0.0.1:2")
+    old = Instance(
+        url=dead,
+        urls=[dead],
+        model="m",
+        pid=1,
+        nats_url="nats://127.0.0.1:1",
+        models=["m", "small"],
+    )
+    new = Instance(
+        url="http://h", urls=["http://h"], model="other", pid=2, nats_url="nats://127.0.0.1:2"
+    )
     with announce(old, os.environ), announce(new, os.environ):
         assert main(["doctor", "--url", dead, "--connect-timeout-s", "0.2"]) == 1
     printed = capsys.readouterr().out

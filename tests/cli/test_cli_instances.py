@@ -20,7 +20,9 @@ from services.runtime.config.frontend import FrontendConfig
 from services.runtime.config.loader import Sources
 from services.runtime.config.service import BusConfig
 
-ONE = Instance("http://h:1", ["http://h:1", "http://h:2"], "m", 7, "nats://h:3")
+ONE = Instance(
+    url="http://h:1", urls=["http://h:1", "http://h:2"], model="m", pid=7, nats_url="nats://h:3"
+)
 
 
 @pytest.fixture

@@ -97,7 +97,9 @@ def test_second_run_keeps_what_is_there_and_adds_what_is_missing(secrets: Path) 
 
 def test_login_of_the_bus_is_private(tmp_path: Path) -> None:
     env = {"XDG_STATE_HOME": str(tmp_path / "state")}
-    instance = Instance("http://h", ["http://h"], "m", os.getpid(), "nats://me:geheim@h")
+    instance = Instance(
+        url="http://h", urls=["http://h"], model="m", pid=os.getpid(), nats_url="nats://me:geheim@h"
+    )
     left = tmp_path / "state" / "turnwire" / "running" / f"{os.getpid()}.new"
     left.parent.mkdir(parents=True)
     left.touch(0o666)
@@ -109,7 +111,9 @@ def test_login_of_the_bus_is_private(tmp_path: Path) -> None:
         found = holders(tmp_path, "geheim")
         assert len(found) == 2
         assert all_private(found)
-    write_ready_file(ready, Instance("http://h", [], "m", 1, "nats://h"))
+    write_ready_file(
+        ready, Instance(url="http://h", urls=[], model="m", pid=1, nats_url="nats://h")
+    )
     assert mode(ready) == 0o666, "nothing in it is a secret"
 
 

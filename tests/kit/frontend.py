@@ -226,13 +226,13 @@ def turn_service(pipeline: Pipeline) -> TurnService:
     """Opens turns and counts for whatever a caller without limits sends."""
     registry = CollectorRegistry()
     return TurnService(
-        pipeline,
-        pipeline.gateway,
-        admission(pipeline),
-        FrontendConfig(),
-        FrontendMetrics(registry),
-        KeyUsage(0, NO_PEERS),
-        structlog.get_logger(),
+        pipeline=pipeline,
+        gateway=pipeline.gateway,
+        admission=admission(pipeline),
+        config=FrontendConfig(),
+        metrics=FrontendMetrics(registry),
+        usage=KeyUsage(0, NO_PEERS),
+        log=structlog.get_logger(),
     )
 
 

@@ -29,14 +29,14 @@ def turn(
 ) -> SampledTurn:
     """A turn with one output token; `answers`: texts."""
     return SampledTurn(
-        name,
-        time,
-        time,
-        "m",
-        client,
-        array("I", prompt),
-        array("I", [9]),
-        FinishReason.STOP,
+        id=name,
+        time=time,
+        ended=time,
+        model="m",
+        client=client,
+        prompt=array("I", prompt),
+        output=array("I", [9]),
+        reason=FinishReason.STOP,
         written=[*written],
         answers=[digest_of([Text(answer)]) for answer in answers or ()],
         question=["<system-reminder>Be brief.</system-reminder>", question],

@@ -40,15 +40,15 @@ def turn(
     name: str, prompt: list[int], output: list[int], ended: float, **fields: object
 ) -> SampledTurn:
     made = SampledTurn(
-        name,
-        ended - 1.0,
-        ended,
-        "m",
-        Client("s"),
-        array("I", prompt),
-        array("I", output),
-        FinishReason.STOP,
-        output[-1],
+        id=name,
+        time=ended - 1.0,
+        ended=ended,
+        model="m",
+        client=Client("s"),
+        prompt=array("I", prompt),
+        output=array("I", output),
+        reason=FinishReason.STOP,
+        stop_id=output[-1],
     )
     return replace(made, **fields)
 

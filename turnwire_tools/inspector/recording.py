@@ -86,15 +86,15 @@ def _placed(
 ) -> GenerateRequest:
     """The request to a worker, as far as it was recorded."""
     return GenerateRequest(
-        name,
-        prompt.attempt,
-        model,
-        prompt.ids,
-        prompt.parser,
-        "",
-        Sampling(),
-        [],
-        msgspec.Raw(msgspec.json.encode(turn.context)),
+        turn=name,
+        attempt=prompt.attempt,
+        model=model,
+        prompt=prompt.ids,
+        parser=prompt.parser,
+        frontend="",
+        sampling=Sampling(),
+        stop_ids=[],
+        context=msgspec.Raw(msgspec.json.encode(turn.context)),
         reused=prompt.reused,
         recall=prompt.recall,
     )

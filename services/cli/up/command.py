@@ -203,16 +203,16 @@ class _UpRun:
         inspector_url = await self._inspector_address()
         self._supervisor.ready = True
         instance = Instance(
-            urls[0],
-            urls,
-            plan.model,
-            os.getpid(),
-            bus_url,
-            plan.worker.model,
-            [model.name for model in plan.models],
-            plan.embedded_nats,
-            {model.name: model.worker.model for model in plan.models},
-            str(plan.state_dir.absolute()),
+            url=urls[0],
+            urls=urls,
+            model=plan.model,
+            pid=os.getpid(),
+            nats_url=bus_url,
+            model_dir=plan.worker.model,
+            models=[model.name for model in plan.models],
+            own_bus=plan.embedded_nats,
+            model_dirs={model.name: model.worker.model for model in plan.models},
+            state_dir=str(plan.state_dir.absolute()),
         )
         if plan.up.ready_file:
             write_ready_file(Path(plan.up.ready_file), instance)

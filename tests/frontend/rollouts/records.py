@@ -16,7 +16,7 @@ def sampled_turn(
     """A turn that has ended."""
     base: dict[str, Any] = {"time": 1.0, "ended": 2.0, "model": "m", "client": Client()}
     base["reason"] = FinishReason.STOP
-    return SampledTurn(id, prompt=array("I", prompt), output=array("I", output), **base | fields)
+    return SampledTurn(id=id, prompt=array("I", prompt), output=array("I", output), **base | fields)
 
 
 def stored_turn(

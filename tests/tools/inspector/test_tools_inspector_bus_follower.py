@@ -51,7 +51,9 @@ async def following(
 async def test_the_next_up_of_a_state_directory_is_followed(
     nats: NatsServer, own_nats: NatsServer, env: dict[str, str], fold: Fold
 ) -> None:
-    first = Instance("http://h:1", [], "m", 7, own_nats.url, state_dir="/a")
+    first = Instance(
+        url="http://h:1", urls=[], model="m", pid=7, nats_url=own_nats.url, state_dir="/a"
+    )
     other = replace(first, pid=8, nats_url="nats://127.0.0.1:1", state_dir="/b")
     later = replace(first, pid=9, nats_url=nats.url)
     source = TurnSource("")

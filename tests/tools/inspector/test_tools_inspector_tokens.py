@@ -33,7 +33,15 @@ def test_a_vocabulary_is_used_for_turns_of_its_model_only(bus: Bus, demo_dir: Pa
 
 
 def test_an_instance_has_a_vocabulary_for_each_of_its_models(demo_dir: Path) -> None:
-    one = Instance("http://h", [], "coder", 1, "nats://h", str(demo_dir), ["coder"])
+    one = Instance(
+        url="http://h",
+        urls=[],
+        model="coder",
+        pid=1,
+        nats_url="nats://h",
+        model_dir=str(demo_dir),
+        models=["coder"],
+    )
     assert load_vocabularies([], {}, one).of("any adapter") is not None
 
     models = {"coder": str(demo_dir), "small": str(demo_dir), "lost": "/none"}
