@@ -93,5 +93,5 @@ class MatchedHistory(Struct, frozen=True):
 
 
 def unmatched(conversation: Conversation) -> MatchedHistory:
-    """A conversation of which no turns are looked up."""
+    """A conversation without a look-up of its turns."""
     return MatchedHistory(conversation, Chain([], b""), [])

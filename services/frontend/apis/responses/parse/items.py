@@ -46,7 +46,7 @@ class ItemReader:
         self._sealer = sealer
         self._pairing = pairing
         self._left_out = 0
-        """Items of which nothing remains."""
+        """The number of items that are left out."""
         self._history = ItemHistory()
         self._calls = ToolCallReader(self._history, tools, self.notes)
         self._reasoning = ReasoningReader(self._history, tools, sealer)
