@@ -88,6 +88,14 @@ class StartedPrompt(Struct, frozen=True, kw_only=True):
         return self.history.missing
 
 
+@contextmanager
+def _deep_nesting_is_invalid() -> Iterator[None]:
+    try:
+        yield
+    except RecursionError:
+        raise Invalid(_TOO_DEEP) from None
+
+
 class PromptMaker:
     """Makes the prompts of one model. For any thread; each half may run again."""
 
@@ -110,6 +118,7 @@ class PromptMaker:
         """
         return self.finish(self.start(conversation, unseal, on_step))
 
+    @_deep_nesting_is_invalid()
     def start(
         self, conversation: Conversation, unseal: Unseal, on_step: OnStep = no_step
     ) -> StartedPrompt:
@@ -118,16 +127,16 @@ class PromptMaker:
         if conversation.prompt is not None:
             return StartedPrompt(history=unmatched(conversation), unseal=unseal, on_step=on_step)
 
-        with _deep_nesting_is_invalid():
-            on_step("strip")
-            tools = self._tools.get(conversation.tools)
-            stripped = strip(conversation, preamble=self._setup.strip_preamble)
+        on_step("strip")
+        tools = self._tools.get(conversation.tools)
+        stripped = strip(conversation, preamble=self._setup.strip_preamble)
 
-            if self._ledger.has_turns:
-                on_step("restore")
-            history = self._ledger.look_up(stripped, tools.specs, unseal)
-            return StartedPrompt(history=history, tools=tools, unseal=unseal, on_step=on_step)
+        if self._ledger.has_turns:
+            on_step("restore")
+        history = self._ledger.look_up(stripped, tools.specs, unseal)
+        return StartedPrompt(history=history, tools=tools, unseal=unseal, on_step=on_step)
 
+    @_deep_nesting_is_invalid()
     def finish(self, started: StartedPrompt) -> Prompt:
         """The second half: the prompt. Raises as `make`."""
         history, tools, on_step = started.history, started.tools, started.on_step
@@ -138,20 +147,19 @@ class PromptMaker:
             encoded = encode_raw(raw_prompt, self._setup.tokenizer)
             return Prompt(rendered=rendered, encoded=encoded)
 
-        with _deep_nesting_is_invalid():
-            on_step("render")
-            rendered = render(history.restored(), self._setup, tools, started.unseal)
+        on_step("render")
+        rendered = render(history.restored(), self._setup, tools, started.unseal)
 
-            on_step("encode")
-            encoded = self._ledger.encode(
-                history,
-                tools.specs,
-                rendered.marked_text,
-                rendered.prefix,
-                continues=rendered.continues,
-            )
-            images = place_images(encoded.ids, rendered.images)
-            return Prompt(rendered=rendered, encoded=encoded, images=images)
+        on_step("encode")
+        encoded = self._ledger.encode(
+            history,
+            tools.specs,
+            rendered.marked_text,
+            rendered.prefix,
+            continues=rendered.continues,
+        )
+        images = place_images(encoded.ids, rendered.images)
+        return Prompt(rendered=rendered, encoded=encoded, images=images)
 
 
 def assemble(
@@ -193,11 +201,3 @@ def prompt_ids(model: str, conversation: Conversation) -> list[int]:
     prompt = assemble(conversation, setup)
     output_settings(conversation.sampling, setup, len(prompt.ids))
     return list(prompt.ids)
-
-
-@contextmanager
-def _deep_nesting_is_invalid() -> Iterator[None]:
-    try:
-        yield
-    except RecursionError:
-        raise Invalid(_TOO_DEEP) from None

@@ -84,7 +84,8 @@ class NextPrompts:
 
     def note_turn(self, turn: PreparedTurn, worker: str) -> None:
         """Notes a turn that is sent to a worker. Called before the worker has the turn: a short
-        turn may have ended when the acceptance arrives."""
+        turn may have ended when the acceptance arrives. After a refusal the note of the next worker
+        replaces it."""
 
 
 class WorkerSender:
