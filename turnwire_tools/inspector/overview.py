@@ -87,6 +87,8 @@ class Overview(Struct, kw_only=True):
     observed: float
     """When the inspector began to see turns, at the earliest `since`."""
     bar_s: float
+    recent: int
+    """Turns of the last `bar_s`."""
     sessions: int
     total: Sums
     bars: list[Bar]
@@ -103,8 +105,10 @@ def overview(
 ) -> Overview:
     """Sums up the turns with requests between two Unix times. `observed`: from when on all turns
     are known."""
-    found = [turn for turn in turns if since <= turn.time <= until]
     bar_s = max(60.0, math.ceil((until - since) / BARS / 60) * 60.0)
+    first = since // bar_s * bar_s
+    in_bars = [turn for turn in turns if first <= turn.time <= until]
+    found = [turn for turn in in_bars if turn.time >= since]
     timed = [turn for turn in found if turn.ttft_ms is not None]
     slowest = sorted(timed, key=lambda turn: turn.ttft_ms or 0.0, reverse=True)
     return Overview(
@@ -112,9 +116,10 @@ def overview(
         until=until,
         observed=min(max(since, observed), until),
         bar_s=bar_s,
+        recent=sum(turn.time > until - bar_s for turn in found),
         sessions=len({turn.session for turn in found}),
         total=_summed(Sums(), found),
-        bars=_bars(found, since, until, bar_s),
+        bars=_bars(in_bars, first, until, bar_s),
         again=_recomputed(found),
         slowest=[turn.id for turn in slowest[:SLOWEST]],
         tools=_tools(found),
@@ -145,14 +150,14 @@ def _quantile(ordered: Sequence[float], share: float) -> float:
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
 
-def _bars(turns: Iterable[InspectedTurn], since: float, until: float, bar_s: float) -> list[Bar]:
-    """Parts of the span, with empty ones. The last part ends with the span."""
-    count = max(1, math.ceil((until - since) / bar_s))
-    groups: list[list[InspectedTurn]] = [[] for _ in range(count)]
+def _bars(turns: Iterable[InspectedTurn], first: float, until: float, bar_s: float) -> list[Bar]:
+    """Parts of the span, with empty ones. They begin at whole multiples of their length, so that a
+    turn is in the same one whenever the page is drawn."""
+    count = 1 + int((until - first) // bar_s)
+    bars = [Bar(start=first + at * bar_s) for at in range(count)]
+    groups: list[list[InspectedTurn]] = [[] for _ in bars]
     for turn in turns:
-        at = count - 1 - int((until - turn.time) / bar_s)
-        groups[max(0, at)].append(turn)
-    bars = [Bar(start=until - (count - at) * bar_s) for at in range(count)]
+        groups[int((turn.time - first) // bar_s)].append(turn)
     for bar, group in zip(bars, groups, strict=True):
         _summed(bar, group)
     return bars

@@ -73,6 +73,9 @@ class Section(Struct, frozen=True, kw_only=True):
     """Earlier messages that the client changed or left out."""
     finish: str
     worker: str
+    attempt: int
+    troubles: list[str]
+    """What was done again or lost, in the order in which it happened."""
     incomplete: bool
     held_for: str
     held_s: float
@@ -106,6 +109,8 @@ class Sections:
             rewritten=turn.addition.rewritten,
             finish=turn.finish,
             worker=turn.worker,
+            attempt=turn.attempt,
+            troubles=[f"{mark.kind}: {mark.text}" for mark in turn.marks if mark.trouble],
             incomplete=turn.incomplete,
             held_for=turn.held_for,
             held_s=turn.held_s,

@@ -30,7 +30,7 @@ def test_tokens_times_and_failures_are_summed(bus: Bus) -> None:
     assert total.p95_ms is not None
     assert 0 < total.p50_ms <= total.p95_ms
     assert sum(bar.turns for bar in found.bars) == 3
-    assert len(found.bars) == 60
+    assert len(found.bars) == 61  # the first and the last one are parts of minutes
     assert found.slowest[0] in bus.fold.turns
 
 
@@ -41,6 +41,19 @@ def test_only_turns_of_the_span_count(bus: Bus) -> None:
     found = overview(bus.fold.turns.values(), since, bus.now)
     assert found.total.turns == 1
     assert overview([], 5.0, 5.0).total.turns == 0
+
+
+def test_a_bar_has_the_same_turns_whenever_it_is_drawn(bus: Bus) -> None:
+    for number in range(12):  # a turn each 7 s
+        bus.turn(asked(user("Q"), session=f"s{number}"), PROMPT, [1], Text("x"))
+    turns = bus.fold.turns.values()
+    drawn = [
+        {bar.start: bar.turns for bar in overview(turns, now - 900, now).bars if bar.turns}
+        for now in (bus.now, bus.now + 25, bus.now + 59, bus.now + 600)
+    ]
+    assert len(drawn[0]) > 1
+    assert drawn == drawn[:1] * 4
+    assert all(start % 60 == 0 for start in drawn[0])
 
 
 def test_the_time_before_the_first_turn_was_seen_does_not_count(bus: Bus) -> None:

@@ -7,8 +7,11 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from msgspec import Raw
 
-from schemas.conversation import Call, Text
+from schemas.conversation import Call, Sampling, Text
+from schemas.requests import GenerateRequest, TurnRequest
+from schemas.token_ids import pack_ids
 from tests.kit.conversations import user
 from tests.tools.inspector import team
 from tests.tools.inspector.browser import Browser, needs_chromium, running, serving
@@ -264,6 +267,11 @@ def test_brackets_move_by_one_turn_from_the_start_of_a_session_to_its_end(page: 
     top = "document.querySelector('#detail').scrollTop"
     browser.until(lambda: browser.script(top) == 0)
 
+    browser.press("n")
+    browser.until(lambda: browser.place == f"#/turn/{turns[-1]}")
+    browser.press("s")
+    browser.until(lambda: browser.script(top) == 0)
+
     # Keys that follow each other faster than the page scrolls count, too.
     browser.press("]]]]")
     browser.until(lambda: browser.texts(f"#turn-{turns[3]}.target"))
@@ -421,6 +429,13 @@ def test_a_narrow_screen_shows_the_list_or_what_is_open(page: Page, dark: bool) 
     )
     browser.until(lambda: len(browser.texts(".turn .bar")) > 1)
     assert browser.script(wide) == 420
+    assert browser.texts("#help") == ["?"]
+    browser.click(".turn button.details")
+    browser.until(lambda: browser.texts(".lane"))
+    cut = "filter((one) => one.scrollWidth > one.clientWidth).length"
+    assert browser.script(f"[...document.querySelectorAll('.lane span')].{cut}") == 0
+    assert browser.script("getComputedStyle(document.querySelector('th')).overflowWrap") == "normal"
+    browser.click(".turn button.details")
     if dark:
         browser.keep("narrow-dark")
     background = browser.script("getComputedStyle(document.body).backgroundColor")
@@ -454,6 +469,53 @@ def test_page_begins_again_with_another_inspector_on_its_port(browser: Browser) 
         browser.until(lambda: browser.texts(".row .title") == ["After"])
         browser.driver.get("about:blank")
     browser.driver.get_log("browser")  # the connection that was refused
+
+
+def test_an_open_session_stays_when_the_inspector_begins_again(browser: Browser) -> None:
+    turn = Bus(first := Fold()).turn(asked(user("Before")), range(9), [1], Text("x"))
+    Bus(second := Fold()).turn(asked(user("After")), range(9), [1], Text("x"))
+    browser.size(1280, 900)
+    with serving(first) as address:
+        browser.open(f"{address}#/turn/{turn.id}")
+        browser.until(lambda: "Before" in browser.texts(".part.user pre"))
+    with serving(second, port=int(address.rpartition(":")[2].strip("/"))):
+        browser.shows("#kept", "The inspector began again at ")
+        assert "Before" in browser.texts(".part.user pre")
+        browser.click("#kept a")
+        browser.until(lambda: browser.texts(".row .title") == ["After"])
+        browser.driver.get("about:blank")
+    browser.driver.get_log("browser")  # the connection that was refused
+
+
+def test_counts_of_a_turn_that_is_written_agree(browser: Browser) -> None:
+    """All three come from the row, and wait for no answer of the server."""
+    fold = Fold()
+    bus = Bus(fold)
+    turn = bus.begin(asked(user("Q")), range(9))
+    bus.write(turn, [1, 2, 3])
+    with page_of(fold, browser) as page:
+        page.open(f"#/session/{turn}")
+        browser.until(lambda: "3 written" in browser.text(".turn .bar"))
+        browser.script("(window.fetch = () => new Promise(() => {})) && 1")
+        bus.write(turn, [*range(1, 42)])
+        browser.until(lambda: "→ 41" in browser.text(".row .figures"))
+        assert "41 written" in browser.text(".turn .bar")
+        assert browser.texts(".session-head .tiles dd")[4] == "41"
+
+
+def test_a_turn_with_trouble_names_it(browser: Browser) -> None:
+    fold = Fold()
+    bus = Bus(fold)
+    turn = bus.begin(asked(user("Q")), range(9))
+    bus.write(turn, [1, 2])
+    bus.send(TurnRequest(turn, "frontend-1", asked(user("Q")), 2, avoid=["worker-1"]))
+    names = (turn, 2, "m", pack_ids(range(9)), "parser-1", "frontend-1")
+    bus.send(GenerateRequest(*names, Sampling(), [], Raw(b"null")), "worker-2")
+    with page_of(fold, browser) as page:
+        page.open(f"#/session/{turn}")
+        browser.shows(".bar .state.again", "⚠ attempt 2, on worker-2")
+        title = browser.script("document.querySelector('.bar .state.again').title")
+        assert title == "attempt: attempt 2, avoids worker-1"
 
 
 def test_dark_pages(page: Page) -> None:

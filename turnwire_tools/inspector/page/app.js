@@ -17,7 +17,7 @@ const narrow = matchMedia("(max-width: 800px)"); // as in style.css: either the 
 let headKnown;
 const whenHeadKnown = new Promise((resolve) => { headKnown = resolve; });
 const head = { texts: true, live: true, images: false, started: 0, sessions: 0, turns: 0 };
-const view = { page: "", id: "", session: "", conversation: null, number: 0, fetched: 0, timer: 0, settled: 0 };
+const view = { page: "", id: "", session: "", conversation: null, number: 0, fetched: 0, timer: 0, settled: 0, kept: false };
 const query = { text: "", count: "", minutes: SPANS[1][0], timer: 0, searched: 0, number: 0 };
 
 // -- the address: #/  #/list  #/session/ID  #/turn/ID  #/turn/ID/details, each with ?q= &list=turns &minutes=
@@ -85,6 +85,7 @@ async function show(page, id, withDetails) {
     detail.dataset.shown = id;
     return;
   }
+  if (view.kept) location.reload();
   view.conversation?.close();
   view.conversation = null;
   view.session = "";
@@ -108,6 +109,7 @@ async function show(page, id, withDetails) {
 
 async function open(session, turn, withDetails) {
   view.session = session.id;
+  view.opened = session;
   view.head = sessionHead(session);
   const isHelper = session.turns[0].kind === "helper";
   view.conversation = new Conversation(detail, session.turns, session.helpers, { hidden: !head.texts, images: head.images, isHelper });
@@ -133,6 +135,13 @@ function takePlace() {
   list.mark(view.session, turn);
 }
 
+// Its numbers are those of the rows that have come, as in the list and in each turn's line.
+function drawHead() {
+  const fresh = sessionHead({ ...view.opened, turns: [...view.conversation.rows.values()] });
+  view.head.replaceWith(fresh);
+  view.head = fresh;
+}
+
 // What is open is fetched again when it has changed, at most once a second.
 async function refresh() {
   const number = view.number;
@@ -140,9 +149,8 @@ async function refresh() {
   if (view.conversation) {
     const session = await get(`/api/sessions/${encodeURIComponent(view.session)}`);
     if (number !== view.number || !view.conversation) return;
-    const fresh = sessionHead(session);
-    view.head.replaceWith(fresh);
-    view.head = fresh;
+    view.opened = session;
+    drawHead();
     view.conversation.setHelpers(session.helpers);
     return;
   }
@@ -177,7 +185,12 @@ function connect() {
   const stream = new EventSource("/api/stream");
   stream.addEventListener("head", (event) => {
     const told = JSON.parse(event.data);
-    if (head.started && head.started !== told.started) location.reload(); // another inspector, which lacks these turns
+    if (head.started && head.started !== told.started) {
+      stream.close(); // another inspector, which lacks these turns
+      if (view.conversation) keepShown(told);
+      else location.reload();
+      return;
+    }
     Object.assign(head, told);
     headKnown();
     const words = told.texts ? "" : " · texts are hidden";
@@ -195,6 +208,7 @@ function connect() {
     if (view.conversation) {
       const mine = rows.filter((row) => row.session === view.session);
       for (const row of mine.sort((one, other) => one.number - other.number)) view.conversation.update(row);
+      if (mine.length) drawHead();
       if (mine.length || rows.some((row) => row.parent === view.session)) refreshSoon();
     } else {
       refreshSoon();
@@ -205,6 +219,15 @@ function connect() {
     showStatus(`inspector lost since ${clock(Date.now() / 1000)}`, "", "lost");
     find("status").dataset.lost = "inspector";
   });
+}
+
+// A conversation stays as far as it has come, until its reader goes on.
+function keepShown(told) {
+  view.kept = true;
+  const since = `The inspector began again at ${clock(told.started)}, without earlier turns. This session is as it was then. `;
+  detail.prepend(h("p", { class: "problem", id: "kept" }, since, h("a", { href: "#/" }, "Show the new turns")));
+  detail.scrollTop = 0;
+  showStatus("an earlier inspector", "", "lost");
 }
 
 function showStatus(state, source, kind) {
@@ -327,6 +350,7 @@ const keys = {
   o: () => go("#/"),
   "[": () => neighbour(-1),
   "]": () => neighbour(1),
+  n: () => view.conversation && go(address("turn", [...view.conversation.rows.keys()].at(-1))),
   d: toggleTheme,
   "?": () => find("keys").showModal(),
   Escape: () => (query.text ? endSearch() : go("#/")),

@@ -79,7 +79,10 @@ export class Conversation {
   update(row) {
     const isNew = !this.rows.has(row.id);
     this.rows.set(row.id, row);
-    if (this.content.has(row.id)) this.want(row.id);
+    if (this.content.has(row.id)) {
+      this.want(row.id);
+      this.draw(row.id); // its line has the numbers of the list and of the session's head
+    }
     if (!isNew) return;
     const showsEnd = this.first + this.sections.size === this.rows.size - 1;
     if (showsEnd) this.later.before(this.section(row.id));
@@ -149,7 +152,7 @@ export class Conversation {
   }
 
   draw(id) {
-    const section = this.content.get(id);
+    const section = { ...this.content.get(id), turn: this.rows.get(id) };
     const element = this.sections.get(id);
     const view = {
       ...this.options,
@@ -284,9 +287,15 @@ function bar(section, view) {
     h("span", { class: "time" }, clock(turn.time)),
     state && h("span", { class: `state ${turn.state}` }, state),
     turn.again >= 128 && h("span", { class: "state again", title: `${count(computed(turn))} of ${count(turn.prompt)} prompt tokens were computed` }, `${short(turn.again)} again`),
-    turn.trouble && h("span", { class: "state again", title: "Something was done twice: see the details" }, "⚠"),
+    turn.trouble && h("span", { class: "state again", title: section.troubles.join("\n") }, `⚠ ${troubleOf(section)}`),
     h("span", { class: "figures" }, cacheBar(turn), figures.join(" · ")),
     h("button", { type: "button", class: "details", "aria-expanded": String(view.opened.has(key)), onclick: () => view.toggle(key) }, "Details"));
+}
+
+// What went wrong, in a few words.
+function troubleOf(section) {
+  if (section.attempt > 1) return `attempt ${section.attempt}, on ${section.worker}`;
+  return section.troubles.length ? section.troubles[0].split(":")[0] : "";
 }
 
 function notes(section) {

@@ -144,7 +144,7 @@ export class List {
     const room = Math.ceil(this.frame.clientHeight / HEIGHT) + 2 * SPARE;
     const rows = this.shown.slice(first, first + room);
     this.body.style.height = `${this.shown.length * HEIGHT}px`;
-    this.body.dataset.empty = this.shown.length ? "" : this.found ? "Nothing found" : "No turns yet";
+    this.body.dataset.empty = this.shown.length ? "" : this.found ? "Nothing found. All words have to be in one turn; fields are tool: key: client: model: state: kind:" : "No turns yet";
     if (this.pool.length < rows.length) this.version++; // all of them get another place
     while (this.pool.length < rows.length) this.pool.push(this.element());
     const used = new Set();

@@ -16,7 +16,6 @@ export function overviewPage(data, minutes, choose, live) {
   const { overview, rows } = data;
   const { total } = overview;
   const spanMinutes = Math.max(1, (overview.until - overview.observed) / 60);
-  const last = overview.bars.at(-1);
   const spans = h("div", { class: "segments", role: "group", "aria-label": "Span of time" }, SPANS.map(([value, name]) =>
     h("button", { type: "button", "aria-pressed": String(value === minutes), onclick: () => choose(value) }, name)));
   const head = h("div", { class: "page-head" }, h("h2", null, "Overview"), spans);
@@ -24,7 +23,7 @@ export function overviewPage(data, minutes, choose, live) {
   return [
     head,
     tiles([
-      ["turns a minute", rate(total.turns / spanMinutes), `${plural(total.turns, "turn")} in ${plural(overview.sessions, "session")}${overview.observed > overview.since ? ` since ${minute(overview.observed)}` : ""}${live && last ? `; now ${rate((60 * last.turns) / overview.bar_s)}` : ""}`],
+      ["turns a minute", rate(total.turns / spanMinutes), `${plural(total.turns, "turn")} in ${plural(overview.sessions, "session")}${overview.observed > overview.since ? ` since ${minute(overview.observed)}` : ""}${live ? `; now ${rate((60 * overview.recent) / overview.bar_s)}` : ""}`],
       ["from the cache", share(total.cached, total.prompt), `${short(total.cached)} of ${short(total.prompt)} prompt tokens`],
       ["first token, p50", ms(total.p50_ms), `p95 ${ms(total.p95_ms)}`],
       ["computed again", short(total.again), `${share(total.again, total.prompt - total.cached)} of ${short(total.prompt - total.cached)} computed`, total.again >= 128 ? "bad" : ""],
@@ -66,7 +65,7 @@ function chart(title, overview, stack, format, describe, legend = []) {
     h("figcaption", null, title, h("span", { class: "most" }, `max ${format(most)}`)),
     legend.length > 0 && h("span", { class: "legend" }, legend.map(([kind, name]) => [h("b", { class: kind }), name])),
     svg("svg", { viewBox: `0 0 ${Math.max(12, bars.length) * STEP} ${HEIGHT}`, preserveAspectRatio: "none", role: "img", "aria-label": title }, drawn),
-    h("div", { class: "axis" }, h("span", null, minute(overview.since)), h("span", null, minute(overview.until))));
+    h("div", { class: "axis" }, h("span", null, minute(overview.bars[0].start)), h("span", null, minute(overview.until))));
 }
 
 const bar = (part, whole, kind, text) => h("span", { class: "measure" }, h("i", null, h("b", { class: kind, at: { width: percent((100 * part) / (whole || 1)) } })), h("span", null, text));
