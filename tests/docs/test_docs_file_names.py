@@ -1,0 +1,87 @@
+"""Looks up the Python files that pages name.
+
+A name is the end of one path: of all paths in the folders that its line names, of those under
+`services` and `schemas`, or of all in the repository.
+"""
+
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+
+import pytest
+
+from tests.docs.reader import ROOT
+from tests.docs.test_docs_commands import PAGES
+
+_BLOCK = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+_NEW = re.compile(r"^`\S+`:$", re.MULTILINE)
+"""A file that the reader writes: its name, and then its code."""
+_CODE = re.compile(r"`([^`\n]+)`")
+_NAME = re.compile(r"(?!.*\b[A-Z]+\b)[\w./-]+\.py")
+"""The path of a module, or its end; words in capitals are placeholders."""
+_OTHERS = {
+    "_event_manager.py",
+    "conversation_params.py",
+    "executor/result.py",
+    "executor/utils.py",
+    "iteration_stats.py",
+    "kv_connector/v1/offloading/events.py",
+    "sampling_params.py",
+    "scheduler_v2.py",
+    "serve/openai_protocol.py",
+    "serve/postprocess_handlers.py",
+    "thinking_budget.py",
+    "vllm/v1/core/kv_cache_coordinator.py",
+    "vllm/v1/kv_offload/cpu/spec.py",
+}
+"""Files of TensorRT-LLM and vLLM."""
+
+
+@pytest.fixture(scope="module")
+def files() -> list[PurePosixPath]:
+    """The files of the repository, with those that are not committed."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("this is no checkout of the repository")
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, check=True, text=True)
+    return [PurePosixPath(name) for name in listed.stdout.splitlines() if (ROOT / name).is_file()]
+
+
+def paragraphs(text: str) -> Iterator[str]:
+    """Rows of tables, items of lists, and paragraphs."""
+    prose = _NEW.sub("", _BLOCK.sub("", text))
+    yield from re.split(r"\n(?=\n|\||\s*- |\s*\d+\. )", prose)
+
+
+def ends_with(path: PurePosixPath, name: PurePosixPath) -> bool:
+    return path.parts[-len(name.parts) :] == name.parts
+
+
+def named_folders(code: list[str], files: list[PurePosixPath]) -> set[PurePosixPath]:
+    """The folders that a paragraph names, and those of files that it names with their folder."""
+    names = [PurePosixPath(word) for word in code if "/" in word]
+    named = [path for path in files for name in names if ends_with(path, name)]
+    folders = {parent for path in files for parent in path.parents}
+    return {path.parent for path in named} | {
+        path for path in folders for name in names if ends_with(path, name)
+    }
+
+
+def names_one(name: PurePosixPath, folders: set[PurePosixPath], files: list[PurePosixPath]) -> bool:
+    """Whether a name is a path, or the end of one path."""
+    matches = [path for path in files if ends_with(path, name)]
+    near = [path for path in matches if path.parent in folders]
+    of_services = [path for path in matches if path.parts[0] in ("services", "schemas")]
+    return name in matches or 1 in (len(near), len(of_services), len(matches))
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_file_that_a_page_names_exists(page: str, files: list[PurePosixPath]) -> None:
+    missing: list[str] = []
+    for paragraph in paragraphs((ROOT / page).read_text()):
+        code = [word for span in _CODE.findall(paragraph) for word in span.split()]
+        folders = named_folders(code, files)
+        names = {word for word in code if _NAME.fullmatch(word)} - _OTHERS
+        missing += [name for name in names if not names_one(PurePosixPath(name), folders, files)]
+    assert not missing
