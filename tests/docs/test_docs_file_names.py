@@ -7,7 +7,6 @@ A name is the end of one path: of all paths in the folders that its line names, 
 import re
 import subprocess
 from collections.abc import Iterator
-from pathlib import PurePosixPath
 
 import pytest
 
@@ -39,13 +38,13 @@ _OTHERS = {
 
 
 @pytest.fixture(scope="module")
-def files() -> list[PurePosixPath]:
-    """The files of the repository, with those that are not committed."""
+def files() -> list[str]:
+    """The Python files of the repository, with those that are not committed."""
     if not (ROOT / ".git").exists():
         pytest.skip("this is no checkout of the repository")
-    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.py"]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, check=True, text=True)
-    return [PurePosixPath(name) for name in listed.stdout.splitlines() if (ROOT / name).is_file()]
+    return [name for name in listed.stdout.splitlines() if (ROOT / name).is_file()]
 
 
 def paragraphs(text: str) -> Iterator[str]:
@@ -54,34 +53,34 @@ def paragraphs(text: str) -> Iterator[str]:
     yield from re.split(r"\n(?=\n|\||\s*- |\s*\d+\. )", prose)
 
 
-def ends_with(path: PurePosixPath, name: PurePosixPath) -> bool:
-    return path.parts[-len(name.parts) :] == name.parts
+def ends_with(path: str, name: str) -> bool:
+    return f"/{path}".endswith(f"/{name}")
 
 
-def named_folders(code: list[str], files: list[PurePosixPath]) -> set[PurePosixPath]:
-    """The folders that a paragraph names, and those of files that it names with their folder."""
-    names = [PurePosixPath(word) for word in code if "/" in word]
-    named = [path for path in files for name in names if ends_with(path, name)]
-    folders = {parent for path in files for parent in path.parents}
-    return {path.parent for path in named} | {
-        path for path in folders for name in names if ends_with(path, name)
-    }
-
-
-def names_one(name: PurePosixPath, folders: set[PurePosixPath], files: list[PurePosixPath]) -> bool:
-    """Whether a name is a path, or the end of one path."""
+def names_one(name: str, code: list[str], files: list[str]) -> bool:
+    """Whether a name is a path, or the end of one path. `code`: all that its paragraph names."""
     matches = [path for path in files if ends_with(path, name)]
-    near = [path for path in matches if path.parent in folders]
-    of_services = [path for path in matches if path.parts[0] in ("services", "schemas")]
-    return name in matches or 1 in (len(near), len(of_services), len(matches))
+    of_services = [path for path in matches if path.startswith(("services/", "schemas/"))]
+    if name in matches or 1 in (len(of_services), len(matches)):
+        return True
+    places = [word for word in code if "/" in word]
+    folders = {word.rstrip("/") for word in places}
+    folders |= {
+        path.rpartition("/")[0] for path in files if any(ends_with(path, word) for word in places)
+    }
+    near = [
+        path
+        for path in matches
+        if any(ends_with(path.rpartition("/")[0], folder) for folder in folders)
+    ]
+    return len(near) == 1
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_every_file_that_a_page_names_exists(page: str, files: list[PurePosixPath]) -> None:
+def test_every_file_that_a_page_names_exists(page: str, files: list[str]) -> None:
     missing: list[str] = []
     for paragraph in paragraphs((ROOT / page).read_text()):
         code = [word for span in _CODE.findall(paragraph) for word in span.split()]
-        folders = named_folders(code, files)
         names = {word for word in code if _NAME.fullmatch(word)} - _OTHERS
-        missing += [name for name in names if not names_one(PurePosixPath(name), folders, files)]
+        missing += [name for name in names if not names_one(name, code, files)]
     assert not missing
