@@ -84,9 +84,14 @@ class Parser(Service, FrameSource):
         parsed: list[TurnParse] = []
         try:
             for entry in frame.entries:
-                parse = turns.get(entry.turn)
-                if parse is None or not parse.fast.append(entry):
-                    parse = self._parse_entry(entry, frame.sender)
+                try:
+                    parse = turns.get(entry.turn)
+                    if parse is None or not parse.fast.append(entry):
+                        parse = self._parse_entry(entry, frame.sender)
+                except Exception as error:
+                    # One turn's failure (an unknown family in its context, a defect) must not
+                    # affect other turns, nor stop the link.
+                    parse = self._fail(entry, frame.sender, error)
                 if parse is not None:
                     parsed.append(parse)
         finally:
@@ -102,20 +107,14 @@ class Parser(Service, FrameSource):
             return None
 
         arrived_ns = time_ns()
-        try:
-            outcome = self._shard.parse(entry, worker)
-            if isinstance(outcome, TurnParse):
-                self._observer.opened(outcome, arrived_ns)
-                if outcome.ended:
-                    self._finish(outcome)
-        except Exception as error:
-            # One turn's failure (an unknown family in its context, a defect) must not affect other
-            # turns.
-            return self._fail(entry, worker, error)
-
+        outcome = self._shard.parse(entry, worker)
         if isinstance(outcome, StreamPosition):
             self._receiver.gap(worker, outcome)
             return None
+        if outcome is not None:
+            self._observer.opened(outcome, arrived_ns)
+            if outcome.ended:
+                self._finish(outcome)
         return outcome
 
     def _finish(self, parse: TurnParse) -> None:

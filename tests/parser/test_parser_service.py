@@ -5,15 +5,19 @@ import pytest
 from typing_extensions import override
 
 from schemas import subjects
-from schemas.events import Finish, FinishReason
+from schemas.events import Failed, Finish, FinishReason
 from schemas.frames import EventEntry, EventFrame, TokenFinish, TokenFrame
 from services.parser.ledger_writer import LedgerWriter
 from services.parser.service import Parser
 from services.parser.shard import Shard
 from services.parser.turn_parse import TurnParse
+from services.runtime.process import Process
 from tests.kit.processes import MakeProcess
 from tests.kit.waiting import eventually
 from tests.parser.shard_turns import SEALER, STOP, VOCABULARY, entry, ids_of
+
+NO_TOKENS = (-1, 1 << 32)
+"""Ids that no token can have."""
 
 
 class BrokenLedgerWriter(LedgerWriter):
@@ -28,14 +32,7 @@ async def test_turns_of_a_frame_end_whatever_happens_to_one_of_them(
 ) -> None:
     parser = await make_process("parser", "p")
     others = await make_process("frontend", "f")
-    received: list[EventEntry] = []
-    await others.subscribe(
-        subjects.events("f"),
-        lambda delivery: received.extend(
-            msgspec.json.decode(delivery.data, type=EventFrame).entries
-        ),
-    )
-    await others.bus.flush()
+    received = await events_of(others)
     await Parser(parser, Shard(VOCABULARY, SEALER), "m", ledger).start()
     await parser.bus.flush()
 
@@ -49,3 +46,51 @@ async def test_turns_of_a_frame_end_whatever_happens_to_one_of_them(
         return {e.turn for e in received for event in e.events if isinstance(event, Finish)}
 
     await eventually(lambda: ended() == {"t", "u"})
+
+
+async def events_of(frontend: Process) -> list[EventEntry]:
+    """What arrives at a frontend, from now on."""
+    received: list[EventEntry] = []
+    await frontend.subscribe(
+        subjects.events("f"),
+        lambda delivery: received.extend(
+            msgspec.json.decode(delivery.data, type=EventFrame).entries
+        ),
+    )
+    await frontend.bus.flush()
+    return received
+
+
+@pytest.mark.parametrize("ids", [[bad, *more] for bad in NO_TOKENS for more in ([], [5])], ids=str)
+async def test_ids_that_are_no_tokens_fail_only_their_turn(
+    ids: list[int], make_process: MakeProcess
+) -> None:
+    """Also in a plain stretch, where the ids of an entry are looked up together."""
+    parser = await make_process("parser", "p")
+    others = await make_process("frontend", "f")
+    received = await events_of(others)
+    await Parser(parser, Shard(VOCABULARY, SEALER), "m").start()
+    await parser.bus.flush()
+
+    begun = ids_of("Well then")
+    end = TokenFinish(FinishReason.STOP, STOP)
+    frames = [
+        [entry(0, begun, scored=False, turn=turn) for turn in "tu"],
+        [
+            entry(len(begun), ids, scored=False, turn="t"),
+            entry(len(begun), ids_of("."), scored=False, turn="u", finish=end),
+        ],
+    ]
+    for number, entries in enumerate(frames, 1):
+        others.publish(subjects.tokens(parser.id), TokenFrame("w", number, entries))
+        await eventually(lambda: len(received) >= 2)
+
+    def ends() -> dict[str, type]:
+        return {
+            e.turn: type(event)
+            for e in received
+            for event in e.events
+            if isinstance(event, Finish | Failed)
+        }
+
+    await eventually(lambda: ends() == {"t": Failed, "u": Finish})

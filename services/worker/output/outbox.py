@@ -4,8 +4,9 @@ per shard and tick.
 Finished turns linger for a while, so that another shard can take over from one that died.
 """
 
+from array import array
 from collections import OrderedDict
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Sequence
 
 import msgspec
 
@@ -151,20 +152,26 @@ class Outbox:
 
         frame = TokenFrame(self._worker, seq, time=now)
         try:
-            self._collect(queue, seq, frame.entries)
+            ids = self._collect(queue, seq, frame.entries)
         except Exception:
             self.take_back(parser, frame)
             raise
+        if not _are_token_ids(ids) and self.take_back(parser, frame):
+            return self.fill(parser, seq, now)  # the same, with the ends of the turns to blame
         return frame if frame.entries else None
 
-    def _collect(self, queue: ShardQueue, seq: int, entries: list[TokenEntry]) -> None:
+    def _collect(self, queue: ShardQueue, seq: int, entries: list[TokenEntry]) -> list[int]:
+        """Takes what the streams have to send. Returns all ids in it."""
+        ids: list[int] = []
         room = self._frame_bytes
         waiting = queue.waiting
         for stream in list(waiting):
             tokens = stream.next_tokens(room)
             if tokens is not None:
                 entries.append(tokens)
-                room -= len(tokens.ids) * TOKEN_BYTES
+                fresh = tokens.ids
+                ids += fresh
+                room -= len(fresh) * TOKEN_BYTES
                 del waiting[stream]
                 continue
 
@@ -181,14 +188,16 @@ class Outbox:
                 self._break_off(stream, at)
                 raise
             entries.append(entry)
+            ids += entry.ids
             if not stream.pending:
                 del waiting[stream]
+        return ids
 
     def take_back(self, parser: str, frame: msgspec.Struct) -> bool:
         """Takes back a frame that was not sent: its streams are sent again from where it began.
 
-        A stream ends there if its entry cannot be encoded, because the engine's ids are not
-        integers or its log probabilities not numbers. Returns whether any did.
+        A stream ends there if its entry cannot be sent, because the engine's ids are not those of
+        tokens or its log probabilities not numbers. Returns whether any did.
         """
         assert isinstance(frame, TokenFrame)
         blamed = False
@@ -275,7 +284,18 @@ def _end_gone(queue: ShardQueue, key: StreamKey, offset: int) -> None:
     queue.gone[key] = TokenEntry(*key, offset, finish=GONE)
 
 
+def _are_token_ids(ids: Sequence[int]) -> bool:
+    """Whether ids are integers of 32 bits, as the parser keeps them."""
+    try:
+        array("I", ids)
+    except (OverflowError, TypeError):
+        return False
+    return True
+
+
 def _can_be_sent(entry: TokenEntry) -> bool:
+    if not _are_token_ids(entry.ids):
+        return False
     try:
         msgspec.json.encode(entry)
     except Exception:  # any kind: msgspec calls methods of the objects

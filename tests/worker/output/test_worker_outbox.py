@@ -1,6 +1,8 @@
 """The worker's outbox: what is ready is sent, what was lost is sent again, what is done is
 dropped."""
 
+from typing import Any
+
 import msgspec
 import pytest
 from msgspec import Raw
@@ -12,6 +14,7 @@ from schemas.requests import ABSENT
 from services.worker.engine import LOWEST_LOGPROB, EngineDelta
 from services.worker.output.outbox import GONE, UNSENDABLE, Outbox
 from services.worker.output.token_stream import TOKEN_BYTES, TokenStream
+from tests.kit.every import for_each
 
 CONTEXT = Raw(b'{"model":"m"}')
 FRAME_TOKENS = 1000
@@ -185,7 +188,8 @@ def test_an_entry_that_cannot_be_encoded_ends_only_its_stream() -> None:
         send(s, EngineDelta([1, 2], cached=0))
     assert box.fill("p1", 1) is not None
     for s in streams:
-        send(s, EngineDelta([3, object()] if s.turn == "b" else [3]))  # type: ignore[list-item]
+        logprobs: Any = [[(object(), -0.5)]] if s.turn == "b" else None
+        send(s, EngineDelta([3], logprobs=logprobs))
     frame = box.fill("p1", 2)
     with pytest.raises(TypeError):
         msgspec.json.encode(frame)
@@ -196,6 +200,23 @@ def test_an_entry_that_cannot_be_encoded_ends_only_its_stream() -> None:
     msgspec.json.encode(again)
     assert {one.turn: one.ids for one in again} == {"a": [3], "b": [], "c": [3]}
     errors = {one.turn: one.finish and one.finish.error for one in again}
+    assert errors == {"a": None, "b": UNSENDABLE, "c": None}
+
+
+@for_each([-1, 1 << 32, 1.5, object()])
+def test_an_id_that_is_no_token_ends_only_its_stream(bad: Any) -> None:
+    """Whatever the engine: only those of other servers are compared with the vocabulary."""
+    box = outbox()
+    streams = [opened(box, turn) for turn in "abc"]
+    for s in streams:
+        send(s, EngineDelta([1, 2], cached=0))
+    assert box.fill("p1", 1) is not None
+    for s in streams:
+        send(s, EngineDelta([3, bad] if s.turn == "b" else [3]))
+    entries = filled(box, "p1", 2)
+    assert [s.turn for s in box.take_broken()] == ["b"]
+    assert {one.turn: one.ids for one in entries} == {"a": [3], "b": [], "c": [3]}
+    errors = {one.turn: one.finish and one.finish.error for one in entries}
     assert errors == {"a": None, "b": UNSENDABLE, "c": None}
 
 
