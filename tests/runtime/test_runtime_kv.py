@@ -7,9 +7,10 @@ import pytest
 import structlog
 from structlog.typing import FilteringBoundLogger
 
-from schemas.errors import EngineFailed, Unavailable
+from schemas.errors import EngineFailed, TimedOut, Unavailable
 from services.runtime.nats.bus import Bus
 from services.runtime.storage.kv import Bucket, BucketConfig, create_bucket
+from services.runtime.storage.write_watch import WriteWatch
 from tests.kit.nats import NatsServer
 from tests.kit.processes import make_bucket
 from tests.kit.waiting import LIMIT_S, eventually, until
@@ -76,6 +77,29 @@ async def test_value_is_replaced_only_after_the_expected_write(
     assert value is None
     assert await bucket.replace("k", b"c", number)
     assert await bucket.get("k") == b"c"
+
+
+async def test_a_lost_race_is_no_failed_write(
+    bus: Bus, quiet_log: FilteringBoundLogger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed: list[Any] = []
+    monkeypatch.setattr(WriteWatch, "record", lambda watch, answer: failed.append(answer))
+    bucket = await make_bucket(bus, config("raced"), quiet_log)
+    assert await bucket.replace("k", b"a", 0)
+    assert not await bucket.replace("k", b"b", 0)
+    assert not failed
+
+
+async def test_a_key_may_have_members_while_the_server_does_not_answer(
+    bus: Bus, quiet_log: FilteringBoundLogger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket = await make_bucket(bus, config("silent"), quiet_log)
+
+    async def request(*args: object) -> bytes:
+        raise TimedOut("no answer")
+
+    monkeypatch.setattr(bus, "request", request)
+    assert await bucket.any_members(["k"])
 
 
 async def test_no_writer_can_empty_a_bucket(bus: Bus, quiet_log: FilteringBoundLogger) -> None:

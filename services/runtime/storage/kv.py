@@ -161,7 +161,7 @@ class Bucket:
         except NotFound:
             self._presence.note_found()
             return False
-        except (EngineFailed, Unavailable):
+        except (EngineFailed, TimedOut, Unavailable):
             pass
         return True
 
@@ -234,7 +234,8 @@ class Bucket:
         try:
             await self._call(lambda js: js.publish(subject, value, headers=headers))
         except (TimedOut, EngineFailed) as error:
-            self._writes.record(error)
+            if _WRONG_NUMBER not in str(error):  # the bucket takes writes: another one was first
+                self._writes.record(error)
             raise
 
     async def _call(self, call: JetStreamCall[T]) -> T | None:
