@@ -16,6 +16,12 @@ from pathlib import Path
 from tests.docs.commands import Command
 
 ROOT = Path(__file__).parents[2]
+PAGES = [
+    "README.md",
+    "CONTRIBUTING.md",
+    *(f"docs/{page.name}" for page in sorted((ROOT / "docs").glob("*.md"))),
+]
+"""Every page with commands, from the root of the repository."""
 LIMIT_S = 900.0
 """`make up` and `docker compose up` install packages."""
 SERVES = re.compile(r"make up\b")

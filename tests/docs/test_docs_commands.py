@@ -8,13 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.docs.commands import read_commands
-from tests.docs.reader import ROOT, SERVES, Reader, copy_repository
+from tests.docs.reader import PAGES, ROOT, SERVES, Reader, copy_repository
 
-PAGES = [
-    "README.md",
-    "CONTRIBUTING.md",
-    *(f"docs/{page.name}" for page in sorted((ROOT / "docs").glob("*.md"))),
-]
 ALL = [command for page in PAGES for command in read_commands(ROOT / page, page)]
 
 

@@ -10,8 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.docs.reader import ROOT
-from tests.docs.test_docs_commands import PAGES
+from tests.docs.reader import PAGES, ROOT
 
 _BLOCK = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 _NEW = re.compile(r"^`\S+`:$", re.MULTILINE)

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.reader import ROOT
-from tests.docs.test_docs_commands import PAGES
+from tests.docs.reader import PAGES, ROOT
 
 _LINK = re.compile(r"\]\((?!https?:|mailto:)([^)#\s]*)(?:#([^)\s]+))?\)")
 _HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
