@@ -10,8 +10,10 @@ from collections import deque
 from collections.abc import Sequence
 from itertools import islice
 
-from schemas.events import TurnEvent
+from schemas.errors import as_turnwire_error
+from schemas.events import Failed, TurnEvent
 from schemas.frames import EventEntry, EventFrame
+from services.parser.fast_path import NO_FAST_PATH
 from services.parser.observer import ParserObserver
 from services.parser.turn_parse import TurnParse
 from services.parser.turn_stream import TurnStream
@@ -54,9 +56,13 @@ class EventOutbox:
         room = FRAME_BYTES
         emptied = 0
         for parse in unsent.values():
-            unread = parse.fast.next_entry(room)
-            if unread is None:
-                unread = self._next_entry(parse, room, seq)
+            try:
+                unread = parse.fast.next_entry(room)
+                if unread is None:
+                    unread = self._next_entry(parse, room, seq)
+            except Exception as error:
+                # One turn's failure (a defect) must not affect the others of its frontend.
+                unread = self._failed_entry(parse, seq, error), room
             entry, room = unread
             if entry.events:
                 entries.append(entry)
@@ -83,6 +89,21 @@ class EventOutbox:
         if stream.sent.ended and events:
             self._end_in_frame(parse, seq)
         return EventEntry(stream.turn, stream.attempt, events, len(stream.ids)), room
+
+    def _failed_entry(self, parse: TurnParse, seq: int, error: Exception) -> EventEntry:
+        """Ends a turn with events that cannot be read. Returns the entry with its end."""
+        stream = parse.stream
+        self._observer.unreadable(stream.turn, error)
+        parse.fast = NO_FAST_PATH
+        end = Failed(as_turnwire_error(error, "the output could not be sent").info)
+        if not parse.ended:
+            stream.log.append(end)
+            self._observer.ended(parse)
+        events: list[TurnEvent] = [end]
+        if not stream.announced:
+            events.insert(0, stream.announce(self._process.id))
+        self._end_in_frame(parse, seq)
+        return EventEntry(stream.turn, stream.attempt, events, len(stream.ids))
 
     def _expect_heartbeats(self, stream: TurnStream) -> None:
         now = asyncio.get_running_loop().time()

@@ -49,6 +49,10 @@ class ParserObserver:
         """An entry could not be parsed."""
         self._process.log.error("parser.turn_failed", turn=entry.turn, exc_info=error)
 
+    def unreadable(self, turn: str, error: Exception) -> None:
+        """The events of a turn could not be read."""
+        self._process.log.error("parser.turn_failed", turn=turn, exc_info=error)
+
     def worker_lost(self, worker: str, turns: int) -> None:
         """A worker was lost, with turns that had not ended."""
         self._process.log.warning("parser.worker_lost", worker=worker, turns=turns)

@@ -1,5 +1,7 @@
 """The parser on the bus: frames of tokens become frames of events."""
 
+from typing import Any
+
 import msgspec
 import pytest
 from typing_extensions import override
@@ -94,3 +96,31 @@ async def test_ids_that_are_no_tokens_fail_only_their_turn(
         }
 
     await eventually(lambda: ends() == {"t": Failed, "u": Finish})
+
+
+async def test_a_turn_with_events_that_cannot_be_read_fails_alone(
+    make_process: MakeProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parser = await make_process("parser", "p")
+    others = await make_process("frontend", "f")
+    received = await events_of(others)
+    await Parser(parser, Shard(VOCABULARY, SEALER), "m").start()
+    await parser.bus.flush()
+    read = TurnParse.read
+
+    def read_or_fail(parse: TurnParse, room: int) -> Any:
+        if parse.stream.turn == "t":
+            raise AssertionError("a defect")
+        return read(parse, room)
+
+    monkeypatch.setattr(TurnParse, "read", read_or_fail)
+    end = TokenFinish(FinishReason.STOP, STOP)
+    entries = [
+        entry(0, ids_of("Done."), scored=False, turn=turn, finish=end) for turn in ("s", "t", "u")
+    ]
+    others.publish(subjects.tokens(parser.id), TokenFrame("w", 1, entries))
+
+    def ends() -> dict[str, type]:
+        return {e.turn: type(e.events[-1]) for e in received}
+
+    await eventually(lambda: ends() == {"s": Finish, "t": Failed, "u": Finish})
