@@ -33,9 +33,8 @@ class PlainTexts(dict[int, str | None]):
 
     def run(self, tokens: Sequence[int]) -> str | None:
         """The text of several tokens; None: they must be fed. A run may be plain although one of
-        its tokens is not: a line break only matters at the end."""
-        if min(tokens, default=0) < 0:  # would count from the end
-            return None
+        its tokens is not: a line break only matters at the end. An id below 0 counts from the end:
+        an array of ids refuses it."""
         try:
             text = self._joined(tokens)
         except (TypeError, IndexError):  # not whole characters; beyond the vocabulary
