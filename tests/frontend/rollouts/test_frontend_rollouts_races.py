@@ -22,6 +22,7 @@ from tests.kit.bodies import MODEL, Json
 from tests.kit.events import Step
 from tests.kit.frontend import FakeTurn, Reply
 from tests.kit.rollouts import MemoryBucket
+from tests.kit.waiting import LIMIT_S
 
 OPERATIONS = 60
 
@@ -119,6 +120,18 @@ async def lines_of(agent: Agent) -> list[Json]:
         await asyncio.sleep(0.01)
 
 
+async def agreed_lines(first: Agent, second: Agent) -> list[Json]:
+    """The lines of the first frontend, once the second one has the same samples: a turn may be
+    stored between two reads."""
+    async with asyncio.timeout(LIMIT_S):
+        while True:
+            *samples, last = await lines_of(first)
+            *others, _ = await lines_of(second)
+            if others == samples:
+                return [*samples, last]
+            await asyncio.sleep(0.01)
+
+
 @pytest.mark.parametrize("seed", range(12))
 async def test_each_turn_is_whole_or_named(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turn_writer, "RETRY_S", 0.01)
@@ -136,9 +149,7 @@ async def test_each_turn_is_whole_or_named(seed: int, monkeypatch: pytest.Monkey
         replies = await run.settle(processes[0].memory)
         if seed % 2:
             await here.call("POST", "/abort")
-        *samples, last = await lines_of(here)
-        *others, _ = await lines_of(run.agents[1])
-    assert others == samples
+        *samples, last = await agreed_lines(*run.agents)
     missing = {turn["turn"]: turn["why"] for turn in last["missing"]}
     spans = {
         turn["turn"]: sample["ids"][turn["start"] : turn["end"]]
