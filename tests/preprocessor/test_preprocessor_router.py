@@ -55,6 +55,19 @@ def test_missing_and_full_workers_are_different_errors() -> None:
     assert ask(make_router(), [full, worker("b", 4, waiting=1, queue_limit=2)]) == ["b"]
 
 
+def test_turns_that_may_have_ended_refuse_nothing() -> None:
+    """An agent sends its turns one after the other, ten within a heartbeat."""
+    router, idle = make_router(), worker("a", slots=1, queue_limit=1)
+    for _ in range(10):
+        assert ask(router, [idle]) == ["a"]
+        router.assign("a")
+    full = worker("b", 1, slots=1, waiting=1, queue_limit=1)
+    assert ask(router, [full, idle]) == ["a"]
+    with pytest.raises(Overloaded):
+        ask(router, [full])
+    assert ask(router, [idle, worker("c", 1, slots=1, queue_limit=1)]) == ["c"], "it has room"
+
+
 def test_shard_with_the_fewest_turns_is_chosen() -> None:
     router = make_router()
     shards = [

@@ -75,13 +75,16 @@ class Router:
 
         Raises:
             Unavailable: there is none.
-            Overloaded: all are at their limit.
+            Overloaded: all are at their limit, as of their last heartbeats.
         """
         if not heartbeats:
             raise Unavailable(
                 "no worker serves this model at the moment", retry_after_s=RETRY_AFTER_S
             )
-        free = [worker for worker in heartbeats if not self._saturated(worker)]
+        free = [worker for worker in heartbeats if not _is_full(worker, self._turns(worker))]
+        if not free:
+            # The turns sent since a heartbeat may have ended: the worker itself knows.
+            free = [worker for worker in heartbeats if not _is_full(worker, self._known(worker))]
         if not free:
             raise Overloaded(
                 "every worker of this model is at its limit", retry_after_s=RETRY_AFTER_S
@@ -133,14 +136,18 @@ class Router:
             self._in_flight[process] = max(self._in_flight[process] - 1, 0)
 
     def _turns(self, worker: Heartbeat) -> int:
+        """The worker's turns, those that were sent since its last heartbeat included."""
+        return self._known(worker) + self._in_flight[worker.id]
+
+    def _known(self, worker: Heartbeat) -> int:
+        """The turns that its last heartbeat reports, and those that wait here for it."""
         load = worker.load
-        sent = self._in_flight[worker.id]
-        held = self._waiting.get(worker.id, 0)
-        return load.running + load.waiting + sent + held
+        return load.running + load.waiting + self._waiting.get(worker.id, 0)
 
     def _busy(self, worker: Heartbeat) -> float:
         return self._turns(worker) / max(worker.load.slots, 1)
 
-    def _saturated(self, worker: Heartbeat) -> bool:
-        load = worker.load
-        return load.slots > 0 and self._turns(worker) >= load.slots + load.queue_limit
+
+def _is_full(worker: Heartbeat, turns: int) -> bool:
+    load = worker.load
+    return load.slots > 0 and turns >= load.slots + load.queue_limit

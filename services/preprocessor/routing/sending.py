@@ -120,13 +120,18 @@ class WorkerSender:
             for worker in await hold.wait_for_workers():
                 assignment = self._placement.assign(worker, turn)
                 self._next_prompts.note_turn(turn, worker)
-                refusal = await self._offer(turn, assignment, hold)
+                accepted = False
+                try:
+                    refusal = await self._offer(turn, assignment, hold)
+                    accepted = refusal is None
+                finally:
+                    if not accepted:
+                        self._placement.unassign(assignment)
                 if refusal is None:
                     self._placement.record_accepted(assignment, turn)
                     observer.placed(worker, assignment.parser)
                     return
                 # rare: a worker did not take a turn
-                self._placement.unassign(assignment)
                 observer.refused(worker, refusal)
                 if not _another_may_take_it(refusal):
                     break
