@@ -55,11 +55,34 @@ def estimated(items: Sequence[Item], start: int, end: int) -> list[Place]:
 def located(items: Sequence[Item], estimates: Sequence[Place], text: PromptText) -> list[Place]:
     """The places of items in the text of a prompt, which has them in this order; where one is not
     found, its estimate stays. A tool's place reaches to the next item, because templates write its
-    schema in their own form."""
+    schema in their own form; that of the last one reaches as far beyond its text as the place of
+    the one before."""
     starts = list(_starts(items, text.data))
+    places: list[Place] = []
+    beyond = 0
+    for at, (item, start, estimate) in enumerate(zip(items, starts, estimates, strict=True)):
+        if start is None:
+            places.append(estimate)
+            continue
+        end = start + len(item.text.strip().encode())
+        following = _next(starts, at)
+        if item.kind == "tool":
+            beyond = beyond if following is None else max(0, following - end)
+            end += beyond
+        elif following is not None and not text.data.startswith(item.text.strip().encode(), start):
+            end = following
+        places.append(_place(start, end, text, exact=item.kind != "tool"))
+    return places
+
+
+def scaled(places: Sequence[Place], tokens: int) -> list[Place]:
+    """Places that take this many tokens together, in the proportions of these."""
+    sums = list(accumulate((place.tokens for place in places), initial=0))
+    total = sums[-1] or 1
+    bounds = [round(tokens * one / total) for one in sums]
     return [
-        estimate if start is None else _place(item, start, _next(starts, at), text)
-        for at, (item, start, estimate) in enumerate(zip(items, starts, estimates, strict=True))
+        Place(place.start, until - at, exact=False)
+        for place, (at, until) in zip(places, pairwise(bounds), strict=True)
     ]
 
 
@@ -80,13 +103,8 @@ def _next(starts: Sequence[int | None], at: int) -> int | None:
     return next((start for start in starts[at + 1 :] if start is not None), None)
 
 
-def _place(item: Item, start: int, following: int | None, text: PromptText) -> Place:
-    whole = item.text.strip().encode()
-    end = start + len(whole)
-    is_whole = item.kind != "tool" and text.data.startswith(whole, start)
-    if not is_whole and following is not None:
-        end = following
+def _place(start: int, end: int, text: PromptText, *, exact: bool) -> Place:
     end = min(end, len(text.data))
     first = text.token_at(start)
     last = text.token_at(max(start, end - 1))
-    return Place(first, last + 1 - first, exact=True)
+    return Place(first, last + 1 - first, exact)

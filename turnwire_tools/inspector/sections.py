@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from turnwire_tools.inspector.conversation import DEFERRED, Item, listed
 from turnwire_tools.inspector.fold import Fold
-from turnwire_tools.inspector.places import Place, PromptText, estimated, located
+from turnwire_tools.inspector.places import Place, PromptText, estimated, located, scaled
 from turnwire_tools.inspector.tokens import Vocabularies
 from turnwire_tools.inspector.turns import Departure, InspectedBlock, InspectedTurn, Row
 from turnwire_tools.inspector.views import Cost, PromptSegment, cost_of, row_of, segments_of
@@ -131,7 +131,9 @@ class Sections:
             first = 0 if has_head else min((one.start for one in places[2]), default=0)
             text = PromptText.of(ids, vocabulary, first)
             # Templates have instructions and tools in any order.
+            of_tools = sum(place.tokens for place in places[1])
             places = [located(*group, text) for group in zip(groups, places, strict=True)]
+            places[1] = scaled(places[1], of_tools)
         places[2] = _with_known(turn, groups[2], places[2])
         if ids:
             self._places[turn.id] = places

@@ -1,7 +1,7 @@
 """Where the items of a conversation are in its prompt."""
 
 from turnwire_tools.inspector.conversation import Item
-from turnwire_tools.inspector.places import Place, PromptText, estimated, located
+from turnwire_tools.inspector.places import Place, PromptText, estimated, located, scaled
 
 ITEMS = [
     Item("system", "You are an agent.", 17),
@@ -30,7 +30,24 @@ def test_texts_are_found_among_the_tokens() -> None:
     assert len(system) <= 17 + 3
     assert b"Runs a command. (command)" in tool or b"Bash" in tool
     assert b"Find it, please." in question
-    assert all(place.exact for place in found)
+    assert [place.exact for place in found] == [True, False, True]
+
+
+def test_the_last_of_equal_tools_is_as_long_as_the_others() -> None:
+    """A template writes more of a tool than its description, in its own form."""
+    form = b"name: Bash, description: Runs a command., parameters: none\n"
+    data = b"Tools:\n" + 3 * form + b"<u>Find it, please.</u>"
+    tools = [ITEMS[1]] * 3
+    found = located(tools, estimated(tools, 0, 60), PromptText(data, [*range(1, len(data) + 1)]))
+    assert [place.tokens for place in found] == [len(form)] * 3
+    assert not any(place.exact for place in found)
+
+
+def test_scaled_places_take_all_tokens() -> None:
+    places = [Place(at, 67, exact=True) for at in (7, 74, 141)]
+    assert [place.tokens for place in scaled(places, 200)] == [67, 66, 67]
+    assert [place.start for place in scaled(places, 200)] == [7, 74, 141]
+    assert scaled([], 5) == []
 
 
 def test_a_text_that_is_not_found_keeps_its_estimate() -> None:

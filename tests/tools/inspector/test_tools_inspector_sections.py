@@ -70,6 +70,7 @@ def test_the_parts_and_the_template_are_all_of_a_prompt(bus: Bus, demo_dir: Path
     assert two.rest
     of_parts = sum(part.tokens or 0 for part in (*one.system, *one.parts)) + one.tools_tokens
     assert of_parts + one.rest == len(prompt.ids)
+    assert sum(part.tokens or 0 for part in one.tools) == one.tools_tokens
     assert sum(part.tokens or 0 for part in two.parts) + two.rest == len(ids) - len(prompt.ids) - 2
 
     changed = bus.turn(asked(user("Other"), *history[1:]), ids[5:], [3], Text("y"))
