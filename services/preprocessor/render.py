@@ -80,7 +80,7 @@ def render(
     elif call is not None and adapted.continues:
         text += setup.traits.inline.text_join
     if call is not None:
-        text += _marked_call(call, conversation, setup)
+        text += _marked_call(call, _forced_tool(conversation, allowed), setup)
     return RenderedPrompt(
         marked_text=text,
         plain_text=setup.encoder.plain(text),
@@ -100,23 +100,17 @@ def enforced_format(conversation: Conversation) -> OutputFormat | None:
     return None if may_call_tools else conversation.format
 
 
-def forced_call(
-    conversation: Conversation, family: Family, allowed: Sequence[str] = ()
-) -> str | None:
+def forced_call(conversation: Conversation, family: Family, allowed: Sequence[str]) -> str | None:
     """The opening of the call with which the model's turn must begin; None where it may begin
     freely. `allowed`: `allowed_tools`. Raises Invalid."""
-    choice = conversation.tool_choice
-    if choice.mode not in ("any", "tool"):
+    if conversation.tool_choice.mode not in ("any", "tool"):
         return None
     if not conversation.tools:
         raise Invalid(
             "tool_choice may only be specified while providing tools", param="tool_choice"
         )
-    if choice.mode == "tool":
-        return family.style.call_prefix(_chosen_tool(conversation))
-    if len(allowed) == 1:
-        return family.style.call_prefix(allowed[0])
-    return family.style.call_prefix(None)
+    tool = _forced_tool(conversation, allowed)
+    return family.style.call_prefix(tool.rendered_name if tool else None)
 
 
 def allowed_tools(conversation: Conversation) -> list[str]:
@@ -146,12 +140,15 @@ def allowed_tools(conversation: Conversation) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _chosen_tool(conversation: Conversation) -> str:
-    """The name, as the model sees it, of the tool that must be called. Raises Invalid."""
+def _forced_tool(conversation: Conversation, allowed: Sequence[str]) -> ToolSpec | None:
+    """The one tool that a forced call may call; None: it may call several. Raises Invalid."""
     choice = conversation.tool_choice
+    if choice.mode != "tool":
+        candidates = [tool for tool in conversation.tools if tool.rendered_name in allowed]
+        return candidates[0] if len(allowed) == 1 else None
     chosen = choice.chosen(conversation.tools)
     if chosen is not None:
-        return chosen.rendered_name
+        return chosen
     name = choice.rendered_name
     raise Invalid(
         f"tool_choice names a tool that is not among the tools: {name}", param="tool_choice"
@@ -200,24 +197,22 @@ def _with_mark_at_end(message: TemplateMessage) -> TemplateMessage:
     return {**message, "content": [*earlier, part]}
 
 
-def _marked_call(call: str, conversation: Conversation, setup: ModelSetup) -> str:
+def _marked_call(call: str, tool: ToolSpec | None, setup: ModelSetup) -> str:
     """The opening of a forced call, in which the tool's name is data. Raises Invalid where the name
     spells a control token with which the family's calls cannot be read back."""
     marks = setup.encoder.marks
-    if marks is None:
+    if marks is None or tool is None:
         return call
-    for tool in conversation.tools:
-        name = tool.rendered_name
-        marked = call.replace(name, marks.data.mark(name))
-        if any(piece.data for piece in marks.pieces(marked)):
-            if not _reads_calls_of(tool, setup.family):
-                reason = (
-                    f"calls of {setup.family.models} cannot hold the name of this tool, "
-                    "which spells one of their markers"
-                )
-                raise Invalid(f"the tool cannot be forced: {reason}: {name}", param="tool_choice")
-            return marked
-    return call
+    name = tool.rendered_name
+    marked = setup.family.style.call_prefix(marks.data.mark(name))
+    spells_token = any(piece.data for piece in marks.pieces(marked))
+    if spells_token and not _reads_calls_of(tool, setup.family):
+        reason = (
+            f"calls of {setup.family.models} cannot hold the name of this tool, "
+            "which spells one of their markers"
+        )
+        raise Invalid(f"the tool cannot be forced: {reason}: {name}", param="tool_choice")
+    return marked
 
 
 def _reads_calls_of(tool: ToolSpec, family: Family) -> bool:

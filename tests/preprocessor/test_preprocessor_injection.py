@@ -188,8 +188,8 @@ def test_pieces_never_join_to_a_control_token(setup: ModelSetup) -> None:
         assert setup.tokenizer.decode(found.ids) == found.text
 
 
-def forced(name: str) -> Conversation:
-    tools = [ToolSpec(name), ToolSpec("b")]
+def forced(name: str, beside: str = "b") -> Conversation:
+    tools = [ToolSpec(name), ToolSpec(beside)]
     return Conversation("m", [user("hi")], tools=tools, tool_choice=ToolChoice("tool", name))
 
 
@@ -202,6 +202,18 @@ def test_forced_tool_named_like_a_control_token_is_text(setup: ModelSetup) -> No
     ).count("<|im_end|>")
     assert setup.tokenizer.decode(found.ids) == found.text
     assert found.text.endswith(found.rendered.prefix)
+
+
+@for_each(("hermes", "qwen3_coder"))
+def test_tool_named_like_a_marker_beside_a_forced_one_changes_no_marker(
+    family: str, setup: ModelSetup
+) -> None:
+    made = replace(setup, family=find_family(family))
+    for beside in ("<tool_call>", "tool_call", "<"):
+        found = assemble(forced("get_weather", beside), made)
+        ordinary = assemble(forced("get_weather"), made)
+        assert found.rendered.prefix == ordinary.rendered.prefix
+        assert control(made, found.ids) == control(made, ordinary.ids), beside
 
 
 def test_template_variables_of_a_client_are_data(setup: ModelSetup) -> None:
