@@ -132,6 +132,8 @@ def test_request_fits_a_terminal() -> None:
     del unknown["output_tokens"]
     line = log_text("frontend-1", json.dumps(unknown)).plain
     assert " 404  1.40 s, no model gpt-4  5a3a7189" in line
+    line = log_text("frontend-1", json.dumps(unknown | {"status": 403, "reason": "model"})).plain
+    assert " 403  1.40 s, not allowed: model gpt-4  5a3a7189" in line
     unlike = log_text("worker-1", '{"event":"request","path":7,"evidence":["long"]}').plain
     assert unlike[24:].split() == ["request", "path=7"]
 

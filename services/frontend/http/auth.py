@@ -15,7 +15,8 @@ from pathlib import Path
 from aiohttp import web
 
 from schemas.control import ModelCard
-from schemas.errors import Forbidden, Unauthorized
+from schemas.errors import Unauthorized
+from services.frontend.http.errors import ForbiddenModel
 from services.frontend.http.held_bytes import HeldBytes
 from services.frontend.http.keys import Key, Limits, parse_keys
 from services.frontend.http.rate_limits import Clock, RateLimiter
@@ -88,11 +89,10 @@ class Caller:
         return self.rollout.model or name
 
     def permit(self, card: ModelCard, name: str) -> None:
-        """Raises Forbidden for a model that the caller may not use. `name`: the model's name in the
-        request."""
+        """Raises ForbiddenModel for a model that the caller may not use. `name`: the model's
+        name in the request."""
         if not self.sees(card):
-            message = f"Your API key may not use the model {name or card.served_name}."
-            raise Forbidden(message, "model", param="model")
+            raise ForbiddenModel(name or card.served_name)
 
 
 def anyone() -> Caller:

@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 import msgspec
 from msgspec import Struct
 
-from schemas.errors import RETRY_AFTER_S, ErrorInfo, NotFound
+from schemas.errors import RETRY_AFTER_S, ErrorInfo, Forbidden, NotFound
 
 SERVED_MODELS = ". Served models: "
 """Precedes the names of models in the message of `UnknownModel`."""
@@ -24,6 +24,14 @@ class UnknownModel(NotFound):
         if len(served) > MOST_NAMED:
             listed += f" and {len(served) - MOST_NAMED} more, which GET /v1/models lists"
         super().__init__(f"model: {name}{SERVED_MODELS}{listed}" if served else f"model: {name}")
+        self.name = name
+
+
+class ForbiddenModel(Forbidden):
+    """The sender's key may not use the model."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"Your API key may not use the model {name}.", "model", param="model")
         self.name = name
 
 

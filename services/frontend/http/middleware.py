@@ -29,6 +29,7 @@ from services.frontend.http.errors import (
     ErrorFormat,
     ErrorReply,
     ErrorShape,
+    ForbiddenModel,
     FormatName,
     UnknownModel,
 )
@@ -47,7 +48,7 @@ from services.runtime.request_headers import AllowedHosts
 _SAFE_ID = re.compile(r"[A-Za-z0-9._:@/+=-]{1,128}")
 _UNSAFE_IN_NAME = re.compile(r"[^A-Za-z0-9._:@/+-]")
 MAX_LOGGED_NAME = 64
-"""Most characters of the name of a model that is not served, in the log."""
+"""Most characters of the name of a model that was refused, in the log."""
 _VERSIONS = re.compile(r"/*(v1/+)*")
 """The beginning of a path, whether `/v1` is missing, doubled or right."""
 _CLOSE = 0.85
@@ -130,7 +131,7 @@ class RequestMiddleware:
             if isinstance(error, Refused):
                 self._refusals.count(error)
                 context.fields |= {"reason": error.reason, "address": request.remote}
-            if isinstance(error, UnknownModel):
+            if isinstance(error, UnknownModel | ForbiddenModel):
                 name = _UNSAFE_IN_NAME.sub("", error.name)
                 context.fields["requested_model"] = name[:MAX_LOGGED_NAME]
             return _response(_refusal(error, context, format.reply))

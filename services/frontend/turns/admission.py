@@ -54,7 +54,7 @@ class Admission:
     ) -> ModelCard:
         """Returns the model with this name, as `Pipeline.resolve`.
 
-        Raises UnknownModel, Forbidden, and Invalid for an empty name.
+        Raises UnknownModel, ForbiddenModel, and Invalid for an empty name.
         """
         model = caller.model_for(model)
         try:

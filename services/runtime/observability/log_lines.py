@@ -41,7 +41,8 @@ def request_text(fields: Mapping[str, Any]) -> str:
         if "output_tokens" in fields:
             text += _tokens_text(fields)
         if "requested_model" in fields:
-            text += f", no model {fields['requested_model']}"
+            refused = "not allowed:" if "reason" in fields else "no"
+            text += f", {refused} model {fields['requested_model']}"
         id_part = fields["request"][4:12]  # that `turnwire tap --request` finds
         return printable(f"{text:.86}  {id_part}")
     except (LookupError, ArithmeticError, TypeError, ValueError):

@@ -126,6 +126,16 @@ async def test_unknown_model_is_refused_with_the_models_of_the_key(
                 assert served.lines[-1]["requested_model"] == "gpt" + "4" * 61
 
 
+async def test_model_that_a_key_may_not_use_is_in_the_log(tmp_path: Path) -> None:
+    name = "gpt\n" + "4" * 99
+    config = guarded(tmp_path, "models=acme/*")
+    async with serving(FakeGateway(cards=[ModelCard(name)]), config, headers=KEY) as served:
+        assert (await served.post("/v1/messages", messages(model=name))).status == 403
+        line = served.lines[-1]
+    assert line["reason"] == "model"
+    assert line["requested_model"] == "gpt" + "4" * 61
+
+
 async def test_of_many_models_a_refusal_names_ten() -> None:
     cards = [ModelCard(f"m{number}") for number in range(12)]
     with pytest.raises(NotFound, match="m8, m9 and 2 more, which GET /v1/models lists"):
