@@ -19,6 +19,7 @@ class Watched(Display):
     def __init__(self) -> None:
         self.lines: list[tuple[str, str]] = []
         self.reports: list[str] = []
+        self.events: list[dict[str, str]] = []
         self._news = asyncio.Event()
         self.supervisor = Supervisor(self)
 
@@ -26,8 +27,9 @@ class Watched(Display):
         self.lines.append((name, line))
         self._news.set()
 
-    def report(self, text: str, level: str = "info") -> None:
+    def report(self, text: str, level: str = "info", event: str = "", **fields: str) -> None:
         self.reports.append(f"{level}: {text}")
+        self.events.append({"event": event, **fields})
         self._news.set()
 
     def advance(self, name: str, text: str) -> None:
@@ -119,6 +121,8 @@ async def test_child_that_dies_is_started_again(
         f"warning: a ended (killed by SIGKILL); starting it again in {pause:g} s"
         for pause in expected
     ]
+    ended = {"event": "process.ended", "ended": "a", "status": "killed by SIGKILL"}
+    assert watched.events == [ended] * 3
 
 
 async def test_child_that_does_not_start_is_reported(
@@ -205,7 +209,7 @@ from services.cli.up.supervisor import Display, ChildSpec, Supervisor
 class Printing(Display):
     def relay(self, name, line):
         print(up.pid(name), flush=True)
-    report = advance = print
+    report = advance = lambda *args, **fields: print(args)
 up = Supervisor(Printing())
 async def main():
     await up.start(ChildSpec("a", [{sys.executable!r}, "-u", "-c", {SLEEPER!r}]))

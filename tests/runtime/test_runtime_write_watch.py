@@ -145,7 +145,7 @@ class Quiet(Display):
     def relay(self, name: str, line: str) -> None:
         pass
 
-    def report(self, text: str, level: str = "info") -> None:
+    def report(self, text: str, level: str = "info", event: str = "", **fields: str) -> None:
         self.reports.append(text)
 
     def advance(self, name: str, text: str) -> None:

@@ -120,14 +120,15 @@ class Screen(Display):
         self.state = f" · {name}: {shorten(text)}"
 
     @override
-    def report(self, text: str, level: str = "info") -> None:
-        """Shows a line of `up` itself."""
+    def report(self, text: str, level: str = "info", event: str = "output", **fields: str) -> None:
+        """Shows a line of `up` itself. `event` and `fields` are only in JSON."""
         with suppress(OSError):
             if self._console.is_terminal:
                 own = Text("turnwire up: ", style="bold")
                 self._console.print(own.append(text, style=f"not bold {_LEVELS.get(level, '')}"))
             else:
-                print(_event_line("up", level, text), file=sys.stderr, flush=True)
+                line = _event_line("up", level, text, event, **fields)
+                print(line, file=sys.stderr, flush=True)
 
     @contextmanager
     def progress(self, what: str) -> Iterator["Progress"]:
@@ -279,10 +280,10 @@ def log_line(name: str, line: str) -> str:
     return _event_line(name, "info" if _ADDRESS.fullmatch(line) else "warning", line)
 
 
-def _event_line(process: str, level: str, text: str) -> str:
+def _event_line(process: str, level: str, text: str, event: str = "output", **fields: str) -> str:
     now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S.%fZ}"
-    fields = {"time": now, "level": level, "event": "output", "process": process, "text": text}
-    return msgspec.json.encode(fields).decode()
+    line = {"time": now, "level": level, "event": event, "process": process, **fields, "text": text}
+    return msgspec.json.encode(line).decode()
 
 
 def shorten(value: object) -> str:

@@ -55,8 +55,9 @@ class Display(ABC):
         """Shows a line of a child."""
 
     @abstractmethod
-    def report(self, text: str, level: str = "info") -> None:
-        """Shows a line of the supervisor, such as a restart. `level`: as in logs."""
+    def report(self, text: str, level: str = "info", event: str = "output", **fields: str) -> None:
+        """Shows a line of the supervisor, such as a restart. `level`, `event`, `fields`: as in
+        logs."""
 
     @abstractmethod
     def advance(self, name: str, text: str) -> None:
@@ -190,6 +191,9 @@ class Supervisor:
             self._display.report(
                 f"{spec.name} ended ({describe_status(status)}); starting it again in {delay:g} s",
                 "warning",
+                "process.ended",
+                ended=spec.name,
+                status=describe_status(status),
             )
             await asyncio.sleep(delay)
             try:
