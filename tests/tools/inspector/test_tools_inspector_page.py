@@ -442,6 +442,16 @@ def test_a_narrow_screen_shows_the_list_or_what_is_open(page: Page, dark: bool) 
     assert (background == "rgb(18, 22, 23)") is dark
 
 
+def test_a_narrow_screen_shows_the_hits_of_a_search_address(page: Page) -> None:
+    page.browser.size(420, 860)
+    browser = page.open("#/?q=tool:Bash")
+    browser.until(lambda: "Bash" in browser.texts(".row.found .note mark"))
+    assert browser.texts(".tiles") == []
+    browser.click("#pages a[data-page=overview]")
+    browser.until(lambda: browser.texts(".tiles"))
+    assert browser.texts(".row") == []
+
+
 def test_status_shows_since_when_the_bus_is_lost(browser: Browser, fold: Fold) -> None:
     source = TurnSource("nats://h:1", lost_at=1764414000.0)
     with serving(fold, source) as address:

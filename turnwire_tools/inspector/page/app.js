@@ -46,7 +46,8 @@ const pathNow = () => location.hash.split("?")[0] || "#/";
 // What the address names.
 function place() {
   const [, page, id = "", more] = pathNow().match(/^#\/(turn|session|list)?\/?([^/]*)\/?(.*)$/) ?? [];
-  return { page: page || "overview", id: decoded(id), withDetails: more === "details" };
+  const start = narrow.matches && query.text ? "list" : "overview"; // of a search, its hits
+  return { page: page || start, id: decoded(id), withDetails: more === "details" };
 }
 
 function route() {
