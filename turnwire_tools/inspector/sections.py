@@ -8,6 +8,7 @@ from cachetools import LRUCache
 from msgspec import Struct
 
 from turnwire_tools.inspector.conversation import DEFERRED, Item, listed
+from turnwire_tools.inspector.difference import computed_again
 from turnwire_tools.inspector.fold import Fold
 from turnwire_tools.inspector.places import Place, PromptText, estimated, located, scaled
 from turnwire_tools.inspector.tokens import Vocabularies
@@ -18,6 +19,8 @@ SHOWN = 6000
 """Characters of a text that the page gets at first."""
 HEAD_SHOWN = 1500
 """Characters of instructions and of a tool, which are folded."""
+LEAST_AGAIN = 128
+"""Tokens of earlier messages, computed again, that the page shows; the same in `page/draw.js`."""
 KEPT = 4096
 """Turns with known places of their items."""
 
@@ -66,8 +69,8 @@ class Section(Struct, frozen=True, kw_only=True):
     parts: list[Part]
     """What the request adds."""
     rest: int | None
-    """New tokens of the prompt in none of these parts, about: what the template writes; None:
-    unknown, since the prompt does not begin with the one before it."""
+    """New tokens of the prompt in none of these parts, about: what the template writes. Where the
+    prompt does not begin with the one before it, those that were computed. None: unknown."""
     answer: list[Part]
     rewritten: int
     """Earlier messages that the client changed or left out."""
@@ -186,12 +189,31 @@ def _rest(turn: InspectedTurn, previous: InspectedTurn | None, places: Places) -
     start = 0
     if previous is not None:
         if turn.difference is None or not turn.difference.extends:
-            return None
+            return _rest_of_computed(turn, places)
         start = previous.prompt + len(previous.ids)
     system, tools, items = (sum(place.tokens for place in group) for group in places)
     if tools:
         tools = turn.tools or tools  # as the page shows them
     return max(0, turn.prompt - start - system - tools - items)
+
+
+def _rest_of_computed(turn: InspectedTurn, places: Places) -> int | None:
+    """The computed tokens of a prompt with another beginning, without those of its parts and of
+    earlier messages, which the page shows as one part where they are many."""
+    if turn.cached is None or turn.difference is None or turn.difference.at is None:
+        return None
+    system, tools, items = (_computed(group, turn.cached) for group in places)
+    unexplained = max(0, turn.prompt - turn.cached - system - tools - items)
+    earlier = min(sum(computed_again(turn)) - system - tools, unexplained)
+    if earlier < LEAST_AGAIN:
+        return unexplained
+    return unexplained - earlier
+
+
+def _computed(places: Iterable[Place], cached: int) -> int:
+    """How many tokens of places are after the cached ones."""
+    ends = ((place, place.start + place.tokens) for place in places)
+    return sum(max(0, end - max(place.start, cached)) for place, end in ends)
 
 
 def _length(items: Sequence[Item]) -> int:

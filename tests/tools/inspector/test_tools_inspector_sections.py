@@ -73,8 +73,22 @@ def test_the_parts_and_the_template_are_all_of_a_prompt(bus: Bus, demo_dir: Path
     assert sum(part.tokens or 0 for part in one.tools) == one.tools_tokens
     assert sum(part.tokens or 0 for part in two.parts) + two.rest == len(ids) - len(prompt.ids) - 2
 
-    changed = bus.turn(asked(user("Other"), *history[1:]), ids[5:], [3], Text("y"))
-    assert made.section(changed).rest is None
+
+def test_the_parts_after_a_changed_beginning_are_all_that_was_computed(bus: Bus) -> None:
+    bus.turn(asked(user("Why? " * 100), tools=[]), range(1000), [1, 2], Text("x"))
+    history = (user("Why? " * 100), answer(Text("x")), user("And now?"))
+    ids = [*range(200), 5000, *range(201, 1000), 1, 2, *range(6000, 6030)]
+    changed = asked(*history, tools=[], system=[Text("You are an agent!")])
+    turn = bus.turn(changed, ids, [3], Text("y"), cached=192)
+    found = section(bus.fold, turn)
+    assert found.rest is not None
+    assert found.cost is not None
+    assert found.difference is not None
+    (question,) = found.parts
+    computed = len(ids) - 192
+    again = found.cost.changed + found.cost.lost
+    assert question.tokens
+    assert found.rest == computed - again - question.tokens > 20
 
 
 def test_the_tokens_of_reasoning_are_those_that_the_turn_counts(bus: Bus) -> None:

@@ -43,7 +43,7 @@ export function drawHistory(section) {
 export function drawRest(section) {
   if (!section.rest) return null;
   const shown = [...section.system, ...section.tools, ...section.parts].filter(inPrompt);
-  const about = section.tools.length || shown.some((part) => !part.exact) ? "≈ " : "";
+  const about = section.difference?.again || section.tools.length || shown.some((part) => !part.exact) ? "≈ " : "";
   return h("div", { class: "part around" },
     h("div", { class: "label" }, "Template and other text", h("span", { class: "cost", title: "tokens of the prompt that are in none of the parts above" }, `${about}${count(section.rest)} tokens`)));
 }
