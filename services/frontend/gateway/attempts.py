@@ -23,7 +23,6 @@ from schemas.errors import (
 from schemas.events import BrokenCall, Finish, Interrupted, LoggedEvent, Prepared, TurnEvent
 from schemas.session import tenant_key
 from services.frontend.content.image import without_images
-from services.frontend.gateway.catalog import ModelCatalog
 from services.frontend.gateway.preprocessor_client import PreprocessorClient, unreachable_error
 from services.frontend.gateway.turn_state import (
     AttemptOutcome,
@@ -38,6 +37,7 @@ from services.frontend.gateway.turn_state import (
 )
 from services.frontend.gateway.turn_table import TurnTable
 from services.frontend.media.image_reader import RequestImages
+from services.frontend.models.catalog import ModelCatalog
 from services.runtime.config.frontend import FrontendConfig
 from services.runtime.process import Process
 from services.runtime.streams.turn_log import Verdict

@@ -22,10 +22,10 @@ from schemas.events import (
 )
 from schemas.frames import EventEntry, EventFrame
 from services.frontend.gateway.attempts import TurnAttempts
-from services.frontend.gateway.catalog import ModelCatalog
 from services.frontend.gateway.prompt_origins import PromptOrigins
 from services.frontend.gateway.turn_state import BusTurn, Preparing, StateEvent, Streaming
 from services.frontend.gateway.turn_table import TurnTable
+from services.frontend.models.catalog import ModelCatalog
 from services.runtime.nats.bus import Delivery
 from services.runtime.process import Process
 from services.runtime.streams.frames import FrameReceiver

@@ -21,7 +21,6 @@ from schemas.errors import (
 from schemas.events import Prepared
 from schemas.notices import PromptSeen
 from services.frontend.gateway.attempts import TurnAttempts
-from services.frontend.gateway.catalog import ModelCatalog
 from services.frontend.gateway.event_receiver import EventReceiver
 from services.frontend.gateway.preprocessor_client import PreprocessorClient
 from services.frontend.gateway.process_watch import ProcessWatch
@@ -30,6 +29,7 @@ from services.frontend.gateway.turn_span import observe_turn
 from services.frontend.gateway.turn_state import BusTurn, Ended, Placing, StateEvent, Waiting
 from services.frontend.gateway.turn_table import TurnTable
 from services.frontend.media.image_reader import RequestImages
+from services.frontend.models.catalog import ModelCatalog
 from services.frontend.peers import Peers
 from services.frontend.turns.interfaces import Admitted, OpenTurn, TurnGateway, TurnSink
 from services.runtime.config.frontend import FrontendConfig

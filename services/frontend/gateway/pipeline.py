@@ -11,10 +11,10 @@ from typing_extensions import override
 from schemas.control import EngineControl, EngineState, ModelCard
 from schemas.conversation import Conversation
 from schemas.requests import TextReply
-from services.frontend.gateway.catalog import ModelCatalog
 from services.frontend.gateway.engine_client import EngineClient
 from services.frontend.gateway.gateway import BusGateway
 from services.frontend.gateway.preprocessor_client import PreprocessorClient
+from services.frontend.models.catalog import ModelCatalog
 from services.frontend.peers import Peers
 from services.frontend.turns.interfaces import Admitted, Pipeline
 from services.runtime.config.frontend import FrontendConfig

@@ -7,9 +7,8 @@ from typing import NamedTuple
 
 from schemas.control import Heartbeat, Stage
 from schemas.errors import RETRY_AFTER_S, Unavailable
+from services.frontend.models.catalog import INNER_STAGES
 from services.runtime.process import Process
-
-INNER_STAGES: tuple[Stage, ...] = ("preprocessor", "worker", "parser")
 
 
 class _Problem(NamedTuple):

@@ -10,8 +10,8 @@ from schemas.conversation import Client, Conversation, Message, Text
 from schemas.errors import NotFound, Unavailable
 from schemas.notices import SessionPlaced
 from schemas.session import placement_key
-from services.frontend.gateway.catalog import ModelCatalog
-from services.frontend.gateway.shared_names import SharedNames
+from services.frontend.models.catalog import ModelCatalog
+from services.frontend.models.shared_names import SharedNames
 from services.frontend.peers import NO_PEERS
 from services.runtime.presence.registry import ProcessRegistry
 from tests.kit.process import announce

@@ -12,10 +12,12 @@ from schemas.control import THINKING_BUDGET, VISION, Heartbeat, ModelCard, Stage
 from schemas.conversation import Conversation
 from schemas.errors import RETRY_AFTER_S, NotFound, Unavailable
 from schemas.notices import SessionPlaced
-from services.frontend.gateway.shared_names import SharedNames
-from services.frontend.gateway.stage_wait import INNER_STAGES
+from services.frontend.models.shared_names import SharedNames
 from services.frontend.peers import Peers
 from services.runtime.presence.registry import ProcessRegistry
+
+INNER_STAGES: tuple[Stage, ...] = ("preprocessor", "worker", "parser")
+"""The stages that a turn needs after the frontend."""
 
 
 class ModelCatalog:

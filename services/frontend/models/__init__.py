@@ -1,0 +1,1 @@
+"""The models that a frontend serves, as the other stages describe them."""
