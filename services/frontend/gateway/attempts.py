@@ -25,12 +25,12 @@ from schemas.session import tenant_key
 from services.frontend.content.image import without_images
 from services.frontend.gateway.preprocessor_client import PreprocessorClient, unreachable_error
 from services.frontend.gateway.turn_state import (
+    AttemptLost,
     AttemptOutcome,
+    AttemptRefused,
     BusTurn,
     ImageMissing,
-    Lost,
     Placing,
-    Refused,
     Resuming,
     StateEvent,
     Waiting,
@@ -77,9 +77,9 @@ class TurnAttempts:
             match outcome:
                 case Prepared():
                     return outcome
-                case Refused(error):
+                case AttemptRefused(error):
                     raise raised(error.info)
-                case Lost(error) | ImageMissing(error) if self._is_last(turn, error):
+                case AttemptLost(error) | ImageMissing(error) if self._is_last(turn, error):
                     raise raised(error.info)
                 case ImageMissing(error):
                     # rare: the bucket does not have an image any more
@@ -88,7 +88,7 @@ class TurnAttempts:
                     await images.store()
                     images = None
                     tried.clear()
-                case Lost():
+                case AttemptLost():
                     pass  # to the next one
             if asyncio.get_running_loop().time() >= turn.placing.until:
                 raise unreachable_error() from outcome.error
@@ -156,7 +156,7 @@ class TurnAttempts:
         tried.append(preprocessor)
         turn.attempt.preprocessor = preprocessor
         outcome = await self._preprocessors.send_attempt(turn)
-        if isinstance(outcome, Lost | ImageMissing):
+        if isinstance(outcome, AttemptLost | ImageMissing):
             # rare: a preprocessor refuses an attempt, or does not answer
             self._turns.supersede(turn, str(outcome.error.info.kind))
             turn.observer.attempt_failed(preprocessor, outcome.error)

@@ -154,11 +154,11 @@ class FailedAttempt:
     error: TurnwireError
 
 
-class Refused(FailedAttempt):
+class AttemptRefused(FailedAttempt):
     """The request cannot be served."""
 
 
-class Lost(FailedAttempt):
+class AttemptLost(FailedAttempt):
     """Another attempt may succeed."""
 
 
@@ -166,17 +166,17 @@ class ImageMissing(FailedAttempt):
     """The bucket does not have an image of the request any more."""
 
 
-AttemptOutcome: TypeAlias = Prepared | Refused | Lost | ImageMissing
+AttemptOutcome: TypeAlias = Prepared | AttemptRefused | AttemptLost | ImageMissing
 """The outcome of an attempt."""
 
 
-def outcome_of(error: TurnwireError) -> Refused | Lost | ImageMissing:
+def outcome_of(error: TurnwireError) -> AttemptRefused | AttemptLost | ImageMissing:
     """Returns what an error means for the attempt that got it."""
     if not isinstance(error, TimedOut | Unavailable):
-        return Refused(error)
+        return AttemptRefused(error)
     if error.info.code == MEDIA_MISSING:
         return ImageMissing(error)
-    return Lost(error)
+    return AttemptLost(error)
 
 
 @dataclass(slots=True, eq=False)

@@ -266,7 +266,7 @@ class ParsedRequest(Struct, frozen=True, kw_only=True):
 
 
 @final
-class Dialect(Struct, frozen=True):
+class ApiDialect(Struct, frozen=True):
     """One API that creates turns."""
 
     name: str

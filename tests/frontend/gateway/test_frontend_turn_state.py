@@ -10,9 +10,9 @@ from schemas.events import Prepared
 from services.frontend.gateway.turn_observer import BusTurnObserver
 from services.frontend.gateway.turn_state import (
     Attempt,
+    AttemptLost,
     BusTurn,
     Ended,
-    Lost,
     Placing,
     StateEvent,
     Streaming,
@@ -66,7 +66,7 @@ async def test_failure_of_an_earlier_attempt_changes_nothing() -> None:
     earlier, outcome = opened.attempt, opened.request_sent()
     assert opened.fail_attempt(earlier, StateEvent.REFUSED, busy)
     assert isinstance(opened.state, Waiting)
-    assert await outcome == Lost(busy)
+    assert await outcome == AttemptLost(busy)
     opened.attempt = Attempt(2)
     opened.request_sent()
     assert not opened.fail_attempt(earlier, StateEvent.TIMED_OUT, Unavailable("late"))

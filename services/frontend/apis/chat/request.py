@@ -42,14 +42,14 @@ from services.frontend.apis.shared.sampling_fields import (
     openai_sampling,
 )
 from services.frontend.turns.interfaces import (
+    ApiDialect,
     Collector,
-    Dialect,
     ParsedRequest,
     Renderer,
     RenderInfo,
 )
 
-DIALECT = Dialect("chat", PING)
+DIALECT = ApiDialect("chat", PING)
 
 REASONING_FIELD_HEADER = "x-turnwire-reasoning-field"
 REASONING_DETAILS_HEADER = "x-turnwire-reasoning-details"

@@ -29,14 +29,14 @@ from services.frontend.apis.shared.sampling_fields import (
     openai_sampling,
 )
 from services.frontend.turns.interfaces import (
+    ApiDialect,
     Collector,
-    Dialect,
     ParsedRequest,
     Renderer,
     RenderInfo,
 )
 
-DIALECT = Dialect("completions", PING)
+DIALECT = ApiDialect("completions", PING)
 
 MAX_TOKENS = 16
 """The default of the native API."""

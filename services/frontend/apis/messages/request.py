@@ -37,9 +37,9 @@ from services.frontend.apis.shared.client import Headers, with_client
 from services.frontend.apis.shared.decode import share_texts
 from services.frontend.apis.shared.sampling_fields import CACHE_TTLS, hints, sampling_of
 from services.frontend.stored.record import StoredReply
-from services.frontend.turns.interfaces import Dialect, ParsedRequest, RenderInfo
+from services.frontend.turns.interfaces import ApiDialect, ParsedRequest, RenderInfo
 
-DIALECT = Dialect("messages", PING)
+DIALECT = ApiDialect("messages", PING)
 
 _MIN_BUDGET = 1024
 _INTERLEAVED = "interleaved-thinking-"

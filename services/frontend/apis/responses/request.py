@@ -37,10 +37,10 @@ from services.frontend.apis.responses.render.summary_stream import SummaryStream
 from services.frontend.apis.shared.client import Headers
 from services.frontend.apis.shared.field_types import is_set
 from services.frontend.turns.compaction import request_summary
-from services.frontend.turns.interfaces import Dialect, ParsedRequest, RenderInfo
+from services.frontend.turns.interfaces import ApiDialect, ParsedRequest, RenderInfo
 from services.runtime.caches.memo import Memo
 
-DIALECT = Dialect("responses", KEEPALIVE)
+DIALECT = ApiDialect("responses", KEEPALIVE)
 
 
 class ResponsesRequest(ParsedRequest, frozen=True, kw_only=True):

@@ -23,7 +23,7 @@ from services.frontend.http.bodies import is_large, reading_body
 from services.frontend.http.request_context import REQUEST_CONTEXT
 from services.frontend.http.sse import EventStream, SseWriter
 from services.frontend.turns.answer import AdmittedAnswer, RunningAnswer
-from services.frontend.turns.interfaces import Dialect, ParsedRequest, RenderInfo
+from services.frontend.turns.interfaces import ApiDialect, ParsedRequest, RenderInfo
 from services.frontend.turns.sinks import EventBuffer, StreamSink
 from services.frontend.turns.turn_service import ModelAccess, TurnService
 from services.runtime.long_work import run_in_thread_if
@@ -37,7 +37,7 @@ R = TypeVar("R")
 class HttpAnswer(RunningAnswer):
     """The answer to one HTTP request, while it is made. `http_answer` makes one."""
 
-    def __init__(self, turns: TurnService, http: web.Request, dialect: Dialect) -> None:
+    def __init__(self, turns: TurnService, http: web.Request, dialect: ApiDialect) -> None:
         context = http[REQUEST_CONTEXT]
         super().__init__(ModelAccess(turns, context), dialect.name, started=context.started)
         self._http = http
@@ -96,7 +96,7 @@ class HttpAnswer(RunningAnswer):
 
 @asynccontextmanager
 async def http_answer(
-    turns: TurnService, http: web.Request, dialect: Dialect
+    turns: TurnService, http: web.Request, dialect: ApiDialect
 ) -> AsyncIterator[HttpAnswer]:
     """The answer to one HTTP request, while it is made: it counts as open for its caller, and the
     access log gets its outcome."""
