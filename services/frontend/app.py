@@ -150,7 +150,9 @@ def make_app(
         config.max_messages, config.max_tools, config.max_media, config.max_nesting
     )
     media = _media_reader(app, config, buckets.put_image, log)
-    admission = Admission(pipeline, limits, media, hidden=hidden, notices=config.media_notice)
+    admission = Admission(
+        pipeline.catalog, limits, media, hidden=hidden, notices=config.media_notice
+    )
     metrics = FrontendMetrics(registry)
     turns = TurnService(
         pipeline=pipeline,

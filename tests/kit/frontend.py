@@ -101,6 +101,7 @@ class FakeGateway:
         size: Callable[[Conversation], int] = lambda _: 4321,
     ) -> None:
         self.gateway = self
+        self.catalog = self
         self.controls: list[tuple[str, EngineControl]] = []
         self.engine_states: list[EngineState] = []
         self.steps = steps
@@ -219,7 +220,7 @@ def admission(pipeline: Pipeline, put_image: PutImage | None = None) -> Admissio
     store = MemoryStore(StoreLimits(60.0, 100, 1 << 20), time.time)
     hidden = HiddenMemory(store, time.time)
     media = MediaReader(pdfs, images)
-    return Admission(pipeline, limits, media, hidden=hidden, notices=False)
+    return Admission(pipeline.catalog, limits, media, hidden=hidden, notices=False)
 
 
 def turn_service(pipeline: Pipeline) -> TurnService:

@@ -108,7 +108,8 @@ class ReplayGateway:
         speed: float | None = None,
     ) -> None:
         self.gateway = self
-        """It is a `Pipeline` and its `TurnGateway`."""
+        self.catalog = self
+        """It is a `Pipeline`, and its `TurnGateway` and `Catalog`."""
         self.conversations: list[Conversation] = []
         """The frontend's conversation for each request."""
         self._replay = replay

@@ -1,20 +1,15 @@
 """The other stages of the pipeline, as a frontend reaches them over the bus."""
 
-from collections.abc import Iterator
 from typing import Any
 
-from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.metrics_core import Metric
-from prometheus_client.registry import Collector
 from typing_extensions import override
 
-from schemas.control import EngineControl, EngineState, ModelCard
-from schemas.conversation import Conversation
+from schemas.control import EngineControl, EngineState
 from schemas.requests import TextReply
 from services.frontend.gateway.engine_client import EngineClient
 from services.frontend.gateway.gateway import BusGateway
 from services.frontend.gateway.preprocessor_client import PreprocessorClient
-from services.frontend.models.catalog import ModelCatalog
+from services.frontend.models.catalog import ModelCatalog, ModelProcesses
 from services.frontend.peers import Peers
 from services.frontend.turns.interfaces import Admitted, Pipeline
 from services.runtime.config.frontend import FrontendConfig
@@ -27,15 +22,15 @@ class BusPipeline(Pipeline):
 
     def __init__(self, process: Process, config: FrontendConfig, peers: Peers) -> None:
         self._process = process
-        self.catalog = ModelCatalog(
+        self._catalog = ModelCatalog(
             process.registry,
             peers,
             default_model=config.default_model,
             accept_any_model=config.accept_any_model,
         )
-        register(process.metrics, ModelProcesses(self.catalog))
+        register(process.metrics, ModelProcesses(self._catalog))
         self._preprocessors = PreprocessorClient(process, config)
-        self._gateway = BusGateway(process, config, peers, self.catalog, self._preprocessors)
+        self._gateway = BusGateway(process, config, peers, self._catalog, self._preprocessors)
         self._engines = EngineClient(process, config.engine_control_s)
 
     @property
@@ -43,13 +38,10 @@ class BusPipeline(Pipeline):
     def gateway(self) -> BusGateway:
         return self._gateway
 
+    @property
     @override
-    def models(self) -> list[ModelCard]:
-        return self.catalog.models()
-
-    @override
-    def resolve(self, model: str, conversation: Conversation | None = None) -> ModelCard:
-        return self.catalog.resolve(model, conversation)
+    def catalog(self) -> ModelCatalog:
+        return self._catalog
 
     @override
     async def count(self, admitted: Admitted) -> int:
@@ -88,19 +80,3 @@ class BusPipeline(Pipeline):
     def live(self) -> bool:
         """Returns False once the process has failed."""
         return self._process.failure is None
-
-
-class ModelProcesses(Collector):
-    """Counts the processes that take turns, for each model and stage; zero after a model's last one
-    has left."""
-
-    def __init__(self, catalog: ModelCatalog) -> None:
-        self._catalog = catalog
-
-    def collect(self) -> Iterator[Metric]:
-        """Yields the metric."""
-        text = "Processes that take turns for a model, by stage, as this frontend sees them."
-        family = GaugeMetricFamily("turnwire_model_processes", text, labels=["model", "of"])
-        for model, stage, count in self._catalog.processes():
-            family.add_metric([model, stage], count)
-        yield family

@@ -1,12 +1,18 @@
-"""Lists the served models, as the heartbeats of preprocessors and workers describe them.
+"""Lists the served models (`Catalog`), as the heartbeats of preprocessors and workers describe them
+(`ModelCatalog`).
 
 A model stays listed while a successor of its last process is expected (`recovery_s`): requests for
 it wait.
 """
 
 from collections.abc import Iterator
+from typing import Protocol
 
 from msgspec.structs import replace
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+from typing_extensions import override
 
 from schemas.control import THINKING_BUDGET, VISION, Heartbeat, ModelCard, Stage
 from schemas.conversation import Conversation
@@ -20,7 +26,26 @@ INNER_STAGES: tuple[Stage, ...] = ("preprocessor", "worker", "parser")
 """The stages that a turn needs after the frontend."""
 
 
-class ModelCatalog:
+class Catalog(Protocol):
+    """The models that are served at the moment."""
+
+    def models(self) -> list[ModelCard]:
+        """Returns the models, and after them each with each of its adapters. Do not change the
+        list."""
+        ...
+
+    def resolve(self, model: str, conversation: Conversation | None = None) -> ModelCard:
+        """Returns the model with this name or alias; of models that share an alias, the one of the
+        conversation's session.
+
+        Raises:
+            NotFound: no such model, or its processes are all gone ("model: X").
+            Unavailable: there are no models at all.
+        """
+        ...
+
+
+class ModelCatalog(Catalog):
     """The models of a frontend. The list is made again after a heartbeat, not for each request."""
 
     def __init__(
@@ -41,9 +66,9 @@ class ModelCatalog:
         registry.on_leave.append(self._on_change)
         registry.on_forget.append(self._on_change)
 
+    @override
     def models(self) -> list[ModelCard]:
-        """Returns the models that a preprocessor describes and a worker can decode, and after them
-        each with each of its adapters. Do not change the list."""
+        """A model is served if a preprocessor describes it and a worker can decode it."""
         if self._served is None:
             cards = self._cards_of("preprocessor")
             workers = self._cards_of("worker")
@@ -67,14 +92,8 @@ class ModelCatalog:
         if heartbeat.stage in ("preprocessor", "worker"):
             self._served = None
 
+    @override
     def resolve(self, model: str, conversation: Conversation | None = None) -> ModelCard:
-        """Returns the model with this name or alias; of models that share an alias, the one of the
-        conversation's session.
-
-        Raises:
-            NotFound: no such model, or its processes are all gone.
-            Unavailable: there are no models at all.
-        """
         for name in self._names(model):
             card = self._find(name, conversation)
             if card is not None:
@@ -145,6 +164,22 @@ class ModelCatalog:
     def stages(self) -> dict[str, list[dict[str, object]]]:
         """Returns all processes of the pipeline, for /health."""
         return {stage: list(map(_describe, self._registry.living(stage))) for stage in INNER_STAGES}
+
+
+class ModelProcesses(Collector):
+    """Counts the processes that take turns, for each model and stage; zero after a model's last one
+    has left."""
+
+    def __init__(self, catalog: ModelCatalog) -> None:
+        self._catalog = catalog
+
+    def collect(self) -> Iterator[Metric]:
+        """Yields the metric."""
+        text = "Processes that take turns for a model, by stage, as this frontend sees them."
+        family = GaugeMetricFamily("turnwire_model_processes", text, labels=["model", "of"])
+        for model, stage, count in self._catalog.processes():
+            family.add_metric([model, stage], count)
+        yield family
 
 
 def _describe(peer: Heartbeat) -> dict[str, object]:

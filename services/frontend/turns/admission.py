@@ -13,9 +13,10 @@ from schemas.errors import Invalid, NotFound
 from services.frontend.http.auth import Caller
 from services.frontend.http.errors import UnknownModel
 from services.frontend.media.media_reader import MediaReader
+from services.frontend.models.catalog import Catalog
 from services.frontend.turns.conversation_limits import ConversationLimits
 from services.frontend.turns.hidden.memory import HiddenMemory
-from services.frontend.turns.interfaces import Admitted, Pipeline
+from services.frontend.turns.interfaces import Admitted
 from services.frontend.turns.notice import make_notice, may_have_notice, without_notices
 from services.images.parts import media_of
 from services.runtime.long_work import run_in_thread_if_long
@@ -26,7 +27,7 @@ class Admission:
 
     def __init__(
         self,
-        pipeline: Pipeline,
+        catalog: Catalog,
         limits: ConversationLimits,
         media: MediaReader,
         *,
@@ -39,7 +40,7 @@ class Admission:
             notices: add a note to the answer about media that the model does not receive, once in a
                 session.
         """
-        self._pipeline = pipeline
+        self._catalog = catalog
         self._limits = limits
         self._media = media
         self._hidden = hidden
@@ -47,18 +48,18 @@ class Admission:
 
     def models(self, caller: Caller) -> list[ModelCard]:
         """Returns the served models that the caller may use."""
-        return [card for card in self._pipeline.models() if caller.sees(card)]
+        return [card for card in self._catalog.models() if caller.sees(card)]
 
     def resolve(
         self, model: str, caller: Caller, conversation: Conversation | None = None
     ) -> ModelCard:
-        """Returns the model with this name, as `Pipeline.resolve`.
+        """Returns the model with this name, as `Catalog.resolve`.
 
         Raises UnknownModel, ForbiddenModel, and Invalid for an empty name.
         """
         model = caller.model_for(model)
         try:
-            card = self._pipeline.resolve(model, conversation)
+            card = self._catalog.resolve(model, conversation)
         except NotFound:
             if not model:
                 raise Invalid("model: Field required", param="model") from None

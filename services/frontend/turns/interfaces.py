@@ -18,6 +18,7 @@ from schemas.errors import ErrorInfo
 from schemas.events import Prepared, TurnEvent
 from schemas.requests import TextReply
 from services.frontend.media.image_reader import RequestImages
+from services.frontend.models.catalog import Catalog
 from services.rollouts.rollout import Rollout
 
 CancelReason: TypeAlias = Literal["hangup", "slow_reader", "timeout", "failed"]
@@ -146,14 +147,9 @@ class Pipeline(Protocol):
     def gateway(self) -> TurnGateway:
         """Opens turns."""
 
-    def models(self) -> list[ModelCard]:
-        """Returns the models that are served at the moment."""
-        ...
-
-    def resolve(self, model: str, conversation: Conversation | None = None) -> ModelCard:
-        """Returns the model with this name or alias; of models that share an alias, the one of the
-        conversation's session. Raises NotFound("model: X")."""
-        ...
+    @property
+    def catalog(self) -> Catalog:
+        """The served models."""
 
     async def count(self, admitted: Admitted) -> int:
         """Returns the exact number of a conversation's prompt tokens. Raises TurnwireError."""
