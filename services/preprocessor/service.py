@@ -40,7 +40,8 @@ from services.preprocessor.routing.sending import NextPrompts, WorkerSender
 from services.preprocessor.tokenize_service import TokenizeService
 from services.runtime.config.base import MIB
 from services.runtime.config.stages import PreprocessorConfig
-from services.runtime.nats.bus import Delivery, Subscription
+from services.runtime.nats.bus import Delivery
+from services.runtime.nats.connection import Subscription
 from services.runtime.nats.requests import after_sending
 from services.runtime.observability.memory import relax_gc_and_trim_heap
 from services.runtime.observability.metrics import CountCollector, Reading, register

@@ -11,7 +11,8 @@ from schemas.requests import CountRequest, DetokenizeRequest, TextReply, Tokeniz
 from schemas.token_ids import pack_ids, unpack_ids
 from services.preprocessor.open_work import OpenWork
 from services.preprocessor.preparation import Preparation
-from services.runtime.nats.bus import Delivery, Subscription
+from services.runtime.nats.bus import Delivery
+from services.runtime.nats.connection import Subscription
 from services.runtime.process import Process
 
 Answer: TypeAlias = Callable[[bytes], Awaitable[TextReply]]

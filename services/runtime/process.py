@@ -22,7 +22,9 @@ from schemas.errors import EngineFailed, Invalid, TurnwireError, Unavailable
 from services.runtime.config.loader import ConfigError
 from services.runtime.config.names import START_VARIABLE
 from services.runtime.config.service import ServiceConfig, StageConfig
-from services.runtime.nats.bus import NO_MEMORY, STOP_S, Bus, Handler, Subscription
+from services.runtime.nats.bus import NO_MEMORY, Bus, Handler
+from services.runtime.nats.client import STOP_S
+from services.runtime.nats.connection import Subscription
 from services.runtime.observability.metrics import (
     CountCollector,
     LabelledRegistry,

@@ -4,6 +4,7 @@ connections."""
 from simulation.mutants.plant import Mutant
 
 BUS = "services/runtime/nats/bus.py"
+CONNECTION = "services/runtime/nats/connection.py"
 REQUESTS = "services/runtime/nats/requests.py"
 PROCESS = "services/runtime/process.py"
 HEARTBEATS = "services/runtime/presence/heartbeats.py"
@@ -153,7 +154,7 @@ PROCESS_MUTANTS = [
 BUS_MUTANTS = [
     Mutant(
         "forgets its subscriptions with the connection",
-        BUS,
+        CONNECTION,
         "for subscription in self._subscriptions:",
         "for subscription in self._subscriptions[:1]:",
     ),

@@ -45,7 +45,8 @@ from services.preprocessor.service import Preprocessor
 from services.runtime.config.frontend import FrontendConfig
 from services.runtime.config.service import BusConfig, ServiceConfig
 from services.runtime.config.stages import PreprocessorConfig
-from services.runtime.nats.bus import Delivery, Handler, Subscription
+from services.runtime.nats.bus import Delivery, Handler
+from services.runtime.nats.connection import Subscription
 from services.runtime.presence.heartbeats import Service as StageService
 from services.runtime.process import Process
 from services.worker.engine_controls import EngineControls

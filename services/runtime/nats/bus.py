@@ -3,28 +3,22 @@
 Handlers are synchronous, and their exceptions are logged. Publishing is synchronous and never
 buffers across a disconnect: a message that cannot be sent now is not sent later, because the
 sender's log still holds it.
-
-nats-py's own reconnection is off. It would send what was pending before the disconnect, which no
-public call discards, and it does not begin while the old server does not read. Here each connection
-is a new client, with empty buffers and with passwords and credentials that were just read.
 """
 
 import asyncio
-import random
 from collections.abc import Awaitable, Callable
 from typing import TypeAlias, TypeVar
-from urllib.parse import SplitResult
 
 import msgspec
 
 from schemas.errors import EngineFailed, NotFound, TimedOut, TooLarge, TurnwireError, Unavailable
-from services.runtime.config.masking import mask_servers
 from services.runtime.config.service import BusConfig
 from services.runtime.listeners import Listeners, raise_error
 from services.runtime.nats.client import (
     MAX_UNANSWERED,
     NOWHERE,
     PING_INTERVAL_S,
+    STOP_S,
     NatsClient,
     OnMessage,
     cancellable,
@@ -32,7 +26,7 @@ from services.runtime.nats.client import (
     run_at_once,
     wait_within,
 )
-from services.runtime.nats.login import parse_servers
+from services.runtime.nats.connection import ServerSearch, Subscription
 from services.runtime.nats.requests import Requester
 from services.runtime.observability.log_lines import RateLimit
 from services.runtime.observability.memory import without
@@ -42,13 +36,8 @@ with without("aiohttp"):  # only for NATS over WebSocket: 95 ms and 10 MB
     import nats.errors
     import nats.js.errors
     from nats.aio.msg import Msg
-    from nats.aio.subscription import Subscription as NatsSubscription
     from nats.js import JetStreamContext
 
-WAIT_S = (0.2, 0.3)
-"""Range of the time between two rounds over all servers, random so that a fleet does not reconnect
-at once."""
-STOP_S = 2.0
 BUFFER_BYTES = 256 * 1024 * 1024
 """Limit of published bytes that the server has not read; then publishing fails. Credit allows far
 less."""
@@ -78,28 +67,6 @@ class Delivery:
         sender times out."""
         if self.reply_to:
             self._bus.publish(self.reply_to, data)
-
-
-class Subscription:
-    """A subscription that survives reconnects."""
-
-    def __init__(self, subject: str, receive: OnMessage, others: "list[Subscription]") -> None:
-        self.subject = subject
-        self._receive = receive
-        self._live: NatsSubscription | None = None
-        self._others = others
-        others.append(self)
-
-    def start(self, client: NatsClient) -> None:
-        """Subscribes on a connection, in this tick."""
-        self._live = client.listen(self.subject, self._receive)
-
-    async def stop(self) -> None:
-        """Unsubscribes; messages that have arrived are still handled."""
-        if self in self._others:
-            self._others.remove(self)
-            if self._live is not None:
-                await wait_within(STOP_S, self._live.drain())  # type: ignore[no-untyped-call]
 
 
 class BucketProblems:
@@ -140,28 +107,29 @@ class Bus(Requester):
                 or if there is no memory to handle a message.
         """
         super().__init__(inbox_prefix)
-        self._config = config
-        self._name = name
         self._log = log
         self._on_fatal = on_fatal
         self.on_reconnect = Listeners[()](self._reconnect_failed)
         """Called after each reconnect."""
         self.on_refused = Listeners[str](raise_error)
         """Called with each message that permissions forbid, in the server's words."""
-        self._inbox_prefix = inbox_prefix
+        self._subscriptions: list[Subscription] = []
+        self._search = ServerSearch(
+            config,
+            log,
+            name=name,
+            inbox_prefix=inbox_prefix,
+            subscriptions=self._subscriptions,
+            on_refused=self._report_refusal,
+        )
         self._client = NatsClient(NOWHERE, self._report_refusal)
         self._reconnecting: asyncio.Task[None] | None = None
         self._blocked = False
         self._failures = RateLimit()
-        self._subscriptions: list[Subscription] = []
         self.published = 0
         self.received = 0
         self.buckets = BucketProblems()
         """The buckets of JetStream that this process cannot use."""
-
-    @property
-    def _url(self) -> str:
-        return mask_servers(self._config.nats_url)
 
     @property
     def connected(self) -> bool:
@@ -185,15 +153,8 @@ class Bus(Requester):
             Unavailable: no server within `connect_timeout_s`, or one that refuses this client.
         """
         self._listen(self.inbox + "*", self._on_answer)
-        try:
-            servers = parse_servers(self._config.nats_url)
-            async with asyncio.timeout(self._config.connect_timeout_s):
-                self._client = await self._find_server(servers)
-        except TimeoutError:
-            raise Unavailable(f"no NATS server at {self._url}") from None
-        except Exception as error:
-            raise Unavailable(f"cannot connect to NATS at {self._url}: {reason(error)}") from error
-        self._reconnecting = asyncio.create_task(self._reconnect(servers))
+        self._client = await self._search.find_first()
+        self._reconnecting = asyncio.create_task(self._reconnect())
 
     def publish(self, subject: str, data: bytes, *, reply_to: str = "") -> bool:
         """Sends one message in this tick. Returns False if nothing was sent, because the connection
@@ -333,7 +294,7 @@ class Bus(Requester):
             self.answer(token, Unavailable("the connection to the bus was closed"))
         await wait_within(timeout_s, self._client.close())
 
-    async def _reconnect(self, servers: dict[str, SplitResult]) -> None:
+    async def _reconnect(self) -> None:
         while True:
             client = self._client
             await client.wait_closed()
@@ -345,57 +306,13 @@ class Bus(Requester):
                 self._on_fatal(f"the connection to NATS was closed for good: {why}")
                 return
             self._blocked = False
-            self._log.warning("bus.disconnected", url=self._url, reason=reason(client.last_error))
-            # A cluster's other servers have the scheme, user and certificate name of the server
-            # that announced them.
-            cluster = {server.netloc: client.url for server in client.discovered_servers}
-            self._client = await self._find_server(cluster | servers)
+            self._client = await self._search.find_next(client)
             await self.flush()
-            self._log.info("bus.reconnected", url=self._url)
+            self._log.info("bus.reconnected", url=self._search.servers)
             self.on_reconnect.call()
 
     def _reconnect_failed(self, error: Exception) -> None:
         self._log.error("bus.reconnect_handler_failed", exc_info=error)
-
-    async def _find_server(self, servers: dict[str, SplitResult]) -> NatsClient:
-        """Tries addresses until a server accepts this client. The first connection raises if a
-        server refuses it."""
-        refusal = ""
-        waiting = self._reconnecting is not None
-        while True:
-            for address, url in random.sample(list(servers.items()), len(servers)):
-                try:
-                    return await self._attempt(address, url)
-                except (nats.errors.NoServersError, TimeoutError, ConnectionError):
-                    continue
-                except Exception as error:
-                    # nats-py quotes an -ERR of the server; its other errors report malformed
-                    # answers.
-                    if self._reconnecting is None and not (
-                        type(error) is nats.errors.Error and "'" not in str(error)
-                    ):
-                        raise
-                    if reason(error) != refusal:  # not with every attempt
-                        refusal = reason(error)
-                        self._log.warning("bus.refused", reason=refusal)
-            if not waiting:
-                waiting = True
-                self._log.info("bus.waiting", url=self._url, limit_s=self._config.connect_timeout_s)
-            await asyncio.sleep(random.uniform(*WAIT_S))
-
-    async def _attempt(self, address: str, url: SplitResult) -> NatsClient:
-        """Connects to an address and subscribes to everything."""
-        client = NatsClient(url, self._report_refusal)
-        try:
-            await client.open(
-                address, self._config, name=self._name, inbox_prefix=self._inbox_prefix
-            )
-            for subscription in self._subscriptions:
-                subscription.start(client)
-        except BaseException:
-            await wait_within(0, client.close())
-            raise
-        return client
 
     def _report_refusal(self, error: Exception) -> None:
         self._log.warning("bus.refused", reason=reason(error))

@@ -29,6 +29,8 @@ is 6 s."""
 CHECK_S = 1.0
 """Interval for reading `is_closed`: nats-py reports most ends of a connection, but not that to a
 stopped server."""
+STOP_S = 2.0
+"""How long the end of a subscription or a connection waits for each answer of the server."""
 PERMISSION = "permissions violation"
 """Text in the one -ERR after which a connection stays open."""
 
