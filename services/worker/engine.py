@@ -25,7 +25,7 @@ from schemas.control import Load
 from schemas.conversation import OutputFormat, Sampling
 from schemas.errors import ENGINE_DIED, EngineFailed, TurnwireError
 from schemas.events import FinishReason, PromptImage, WeightsSpan
-from services.worker.kv_events import KvEvent
+from services.worker.kv.events import KvEvent
 
 KV_LIMIT = "the KV cache holds no more tokens"
 LOWEST_LOGPROB = -9999.0

@@ -15,10 +15,7 @@ from services.runtime.nats.bus import Delivery
 from services.tokenization.block_keys import block_keys, pack
 from services.worker.kv import publisher as kv_publisher
 from services.worker.kv.blocks import KvBlockIndex
-from services.worker.kv.judge import MOST_WRONG
-from services.worker.kv.prompt_blocks import PromptBlocks
-from services.worker.kv.publisher import KvPublisher
-from services.worker.kv_events import (
+from services.worker.kv.events import (
     BlocksOffloaded,
     BlocksRemoved,
     BlocksStored,
@@ -27,6 +24,9 @@ from services.worker.kv_events import (
     LayerGroup,
     OffloadedRemoved,
 )
+from services.worker.kv.judge import MOST_WRONG
+from services.worker.kv.prompt_blocks import PromptBlocks
+from services.worker.kv.publisher import KvPublisher
 from tests.kit.processes import MakeProcess, Reported
 from tests.kit.waiting import eventually
 

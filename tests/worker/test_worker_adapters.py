@@ -17,7 +17,7 @@ from services.worker.engine import Engine
 from services.worker.engines.registry import open_engine
 from services.worker.engines.zmq_events.translator import ZmqKvTranslator
 from services.worker.kv.blocks import KvBlockIndex
-from services.worker.kv_events import BlocksStored
+from services.worker.kv.events import BlocksStored
 from tests.kit.engines import EMPTY_MODEL, PROMPT, cached_of, ids_of, request, run
 from tests.kit.waiting import eventually
 from tests.worker.fake_sglang_server import fake_sglang_server

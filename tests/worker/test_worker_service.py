@@ -9,8 +9,8 @@ from prometheus_client import generate_latest
 from schemas.errors import ErrorKind
 from schemas.events import FinishReason
 from services.worker.engine import EngineDelta
+from services.worker.kv.events import BlocksStored, GroupStored, KvEvent, LayerGroup
 from services.worker.kv.judge import MOST_WRONG
-from services.worker.kv_events import BlocksStored, GroupStored, KvEvent, LayerGroup
 from services.worker.retention import MIN_TOKENS
 from tests.kit.waiting import eventually
 from tests.kit.worker import NOTICES, VOCABULARY, HeldEngine, HeldTrial

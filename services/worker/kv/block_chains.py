@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from operator import attrgetter
 
-from services.worker.kv_events import BlockHash
+from services.worker.kv.events import BlockHash
 
 
 @dataclass(slots=True, eq=False)

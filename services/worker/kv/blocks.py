@@ -14,9 +14,7 @@ from collections.abc import Sequence
 from schemas.token_ids import pack_ids
 from services.tokenization.block_keys import block_keys, root
 from services.worker.kv.cached_blocks import CachedBlocks
-from services.worker.kv.grouped_blocks import GroupedBlocks
-from services.worker.kv.offloaded import OffloadedBlocks
-from services.worker.kv_events import (
+from services.worker.kv.events import (
     BlockHash,
     BlocksOffloaded,
     BlocksRemoved,
@@ -28,6 +26,8 @@ from services.worker.kv_events import (
     KvEvent,
     OffloadedRemoved,
 )
+from services.worker.kv.grouped_blocks import GroupedBlocks
+from services.worker.kv.offloaded import OffloadedBlocks
 
 DEFAULT_BLOCKS = 65536
 """The assumed capacity of an engine that does not report it."""

@@ -18,7 +18,7 @@ from math import lcm
 from schemas.token_ids import pack_ids
 from services.tokenization.block_keys import block_keys, root
 from services.worker.kv.block_chains import Block, BlockChain
-from services.worker.kv_events import BlockHash, BlocksStored, LayerGroup
+from services.worker.kv.events import BlockHash, BlocksStored, LayerGroup
 
 
 class GroupedBlocks:

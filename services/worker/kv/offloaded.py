@@ -7,7 +7,7 @@ are those that the blocks have, or had, in the cache.
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 
-from services.worker.kv_events import BlockHash
+from services.worker.kv.events import BlockHash
 
 _REMEMBERED = 65536
 """Blocks that have left the cache, with keys that are remembered: copies take a while."""

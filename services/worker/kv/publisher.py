@@ -18,6 +18,7 @@ from services.tokenization.block_keys import TOKEN_ID_BYTES, KeyMemo, PromptKeys
 from services.worker.engine import Engine, EngineInfo
 from services.worker.kv.blocks import KvBlockIndex
 from services.worker.kv.cached_blocks import extend_keys
+from services.worker.kv.events import KvEvent
 from services.worker.kv.judge import Prediction, PredictionJudge
 from services.worker.kv.prompt_blocks import (
     NO_BLOCKS,
@@ -26,7 +27,6 @@ from services.worker.kv.prompt_blocks import (
     ReportedBlocks,
 )
 from services.worker.kv.updates import KvUpdates
-from services.worker.kv_events import KvEvent
 
 SNAPSHOT_SHARE = 0.5
 """Share of the largest message of the bus that a snapshot may take; the oldest keys beyond it are

@@ -12,7 +12,7 @@ from services.tokenization.block_keys import (
     with_images,
 )
 from services.worker.kv.blocks import KvBlockIndex
-from services.worker.kv_events import BlocksRemoved, BlocksStored, CacheCleared, KvEvent
+from services.worker.kv.events import BlocksRemoved, BlocksStored, CacheCleared, KvEvent
 from tests.kit.every import for_rows
 
 SIZE = 4

@@ -16,8 +16,8 @@ from schemas.token_ids import pack_ids
 from services.tokenization.block_keys import block_keys
 from services.worker.engines.zmq_events.translator import ZmqKvTranslator
 from services.worker.kv.blocks import KvBlockIndex
+from services.worker.kv.events import BlockHash, BlocksStored, LayerGroup
 from services.worker.kv.grouped_blocks import GroupedBlocks
-from services.worker.kv_events import BlockHash, BlocksStored, LayerGroup
 from tests.kit.every import for_rows
 from tests.worker.fake_hybrid import FULL, STATES, WINDOW, FakeGroup, FakeHybridCache
 

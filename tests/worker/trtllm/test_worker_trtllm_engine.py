@@ -23,7 +23,7 @@ from services.worker.engines.trtllm import loop_guard, readings
 from services.worker.engines.trtllm.engine import TrtllmEngine
 from services.worker.engines.trtllm.loop_guard import LoopGuard
 from services.worker.engines.trtllm.readings import KvEventQueue
-from services.worker.kv_events import BlocksStored, CacheCleared
+from services.worker.kv.events import BlocksStored, CacheCleared
 from tests.kit.engines import EMPTY_MODEL, PROMPT, begun, request, rest, run
 from tests.kit.waiting import LIMIT_S, eventually
 from tests.worker.fake_tensorrt_llm import VERSIONS

@@ -3,7 +3,7 @@
 from typing import Any
 
 from services.worker.engines.trtllm.events import TrtllmKvTranslator
-from services.worker.kv_events import BlocksRemoved, BlocksStored, CacheCleared
+from services.worker.kv.events import BlocksRemoved, BlocksStored, CacheCleared
 
 
 def block(block_hash: int, tokens: list[Any], **more: Any) -> dict[str, Any]:

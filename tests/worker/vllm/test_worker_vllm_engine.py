@@ -15,7 +15,7 @@ from schemas.errors import EngineFailed, Invalid
 from services.runtime.config.stages import WorkerConfig
 from services.worker.engine import EngineDied
 from services.worker.engines.vllm.engine import VllmEngine
-from services.worker.kv_events import BlocksStored
+from services.worker.kv.events import BlocksStored
 from tests.kit.engines import EMPTY_MODEL, PROMPT, begun, request, run
 from tests.kit.waiting import LIMIT_S, eventually, until_gone
 

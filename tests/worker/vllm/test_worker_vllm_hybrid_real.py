@@ -15,7 +15,7 @@ from services.runtime.config.stages import WorkerConfig
 from services.tokenization.block_keys import block_keys
 from services.worker.engines.registry import open_engine
 from services.worker.kv.blocks import KvBlockIndex
-from services.worker.kv_events import BlocksStored
+from services.worker.kv.events import BlocksStored
 from tests.kit.engines import with_vllm
 from tests.kit.waiting import ENGINE_LIMIT_S, eventually
 from tests.worker.conformance import Bench, cached

@@ -17,7 +17,7 @@ from services.worker.engines.registry import open_engine
 from services.worker.engines.remote import trials
 from services.worker.engines.remote.listed_models import event_host
 from services.worker.engines.zmq_events.reader import ZmqKvReader
-from services.worker.kv_events import BlocksStored
+from services.worker.kv.events import BlocksStored
 from tests.kit.engines import EMPTY_MODEL
 from tests.kit.waiting import LIMIT_S, eventually
 from tests.worker.fake_sglang_server import fake_sglang_server

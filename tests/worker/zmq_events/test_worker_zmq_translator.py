@@ -10,7 +10,7 @@ from schemas.token_ids import pack_ids
 from services.tokenization.block_keys import block_keys, with_images
 from services.worker.engines.zmq_events.translator import ZmqKvTranslator
 from services.worker.kv.blocks import KvBlockIndex
-from services.worker.kv_events import (
+from services.worker.kv.events import (
     BlocksOffloaded,
     BlocksRemoved,
     BlocksStored,

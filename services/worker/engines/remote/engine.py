@@ -47,7 +47,7 @@ from services.worker.engines.remote.server_watch import ServerWatch
 from services.worker.engines.remote.server_weights import ServerWeights
 from services.worker.engines.remote.trials import Trials
 from services.worker.engines.zmq_events.reader import ZmqKvReader
-from services.worker.kv_events import KvEvent
+from services.worker.kv.events import KvEvent
 
 TRIALS_S = 900.0
 """How long the trials may take: on a CPU, vLLM compiles code at the first one for minutes."""

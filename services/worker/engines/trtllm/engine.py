@@ -45,7 +45,7 @@ from services.worker.engines.trtllm.loop_guard import LoopGuard
 from services.worker.engines.trtllm.readings import EngineReaders
 from services.worker.engines.trtllm.releases import known_release
 from services.worker.features import FEATURES
-from services.worker.kv_events import KvEvent
+from services.worker.kv.events import KvEvent
 
 WATCH_INTERVAL_S = 0.5
 ABORT_SHARE = 0.25

@@ -7,7 +7,7 @@ that only newer releases have are optional.
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from services.worker.kv_events import BlockHash, BlocksRemoved, BlocksStored, CacheCleared, KvEvent
+from services.worker.kv.events import BlockHash, BlocksRemoved, BlocksStored, CacheCleared, KvEvent
 
 
 class TrtllmKvTranslator:

@@ -13,7 +13,7 @@ from services.worker.engines.trtllm.events import KvUse, TrtllmKvTranslator
 from services.worker.engines.trtllm.pollers import Deliver, Follower, Poller
 from services.worker.engines.trtllm.releases import Release
 from services.worker.engines.trtllm.requests import BLOCK_TOKENS
-from services.worker.kv_events import CacheCleared, KvEvent
+from services.worker.kv.events import CacheCleared, KvEvent
 
 HEALTH_INTERVAL_S = 2.0
 HEALTH_TIMEOUT_S = 30.0

@@ -44,7 +44,7 @@ from services.worker.engines.vllm.requests import (
 )
 from services.worker.engines.zmq_events.reader import LocalKvReader
 from services.worker.features import FEATURES
-from services.worker.kv_events import KvEvent
+from services.worker.kv.events import KvEvent
 
 STOP_SHARE = 0.5
 """Share of the time to stop in which vLLM's processes may end by themselves."""

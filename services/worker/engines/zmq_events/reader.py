@@ -11,7 +11,7 @@ from typing import Any
 from typing_extensions import override
 
 from services.worker.engines.zmq_events.translator import ZmqKvTranslator
-from services.worker.kv_events import BlocksStored, CacheUnpredictable, GroupStored, KvEvent
+from services.worker.kv.events import BlocksStored, CacheUnpredictable, GroupStored, KvEvent
 
 BUFFERED_BATCHES = 100_000
 """The number that vLLM itself keeps for a slow reader (`KVEventsConfig.hwm`)."""

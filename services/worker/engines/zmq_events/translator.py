@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from schemas.token_ids import unpack_ids
 from services.tokenization.block_keys import image_word
-from services.worker.kv_events import (
+from services.worker.kv.events import (
     BlockHash,
     BlocksOffloaded,
     BlocksRemoved,
