@@ -9,7 +9,7 @@ import pytest
 from schemas.conversation import Grammar, ToolSpec
 from schemas.errors import Invalid
 from services.frontend.apis.responses.parse.body import decode
-from services.frontend.apis.responses.parse.tools import ToolName, find_tool_name
+from services.frontend.apis.responses.parse.tools.request_tools import ToolName, find_tool_name
 from services.frontend.apis.responses.request import Responses
 from services.frontend.apis.responses.state.input_items import stored_items
 from tests.kit.bodies import (

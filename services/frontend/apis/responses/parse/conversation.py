@@ -16,10 +16,10 @@ from schemas.conversation import (
 from schemas.errors import Invalid
 from services.frontend.apis.responses import wire
 from services.frontend.apis.responses.parse.body import LOGPROBS, DecodedRequest
-from services.frontend.apis.responses.parse.items import ItemReader
+from services.frontend.apis.responses.parse.items.reader import ItemReader
 from services.frontend.apis.responses.parse.members import convert
-from services.frontend.apis.responses.parse.tool_choice import choice_of
-from services.frontend.apis.responses.parse.tools import RequestTools
+from services.frontend.apis.responses.parse.tools.choice import choice_of
+from services.frontend.apis.responses.parse.tools.request_tools import RequestTools
 from services.frontend.apis.shared.client import Headers, with_client
 from services.frontend.apis.shared.field_types import is_set
 from services.frontend.apis.shared.openai.wording import missing_parameter

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from schemas.events import BlockStart, BlockStop, HostedResult, HostedResults, TokenLogprob
 from services.frontend.apis.responses import wire_events
-from services.frontend.apis.responses.parse.tool_specs import SEARCH_KIND, TOOL_SEARCH
+from services.frontend.apis.responses.parse.tools.specs import SEARCH_KIND, TOOL_SEARCH
 from services.frontend.apis.responses.render.calls import open_call
 from services.frontend.apis.responses.render.document import ResponseState
 from services.frontend.apis.responses.render.items import (

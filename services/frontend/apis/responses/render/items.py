@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from schemas.events import BlockStop, TokenLogprob, Usage
 from services.frontend.apis.responses import wire_answers, wire_events
-from services.frontend.apis.responses.parse.tools import ToolName
+from services.frontend.apis.responses.parse.tools.request_tools import ToolName
 from services.frontend.apis.shared.turn_renderer import Plain
 from services.frontend.turns.interfaces import RenderInfo
 

@@ -10,12 +10,12 @@ from msgspec.structs import replace
 from schemas.conversation import Call, Text
 from schemas.events import HostedResult
 from services.frontend.apis.responses import wire
-from services.frontend.apis.responses.parse import content
-from services.frontend.apis.responses.parse.history import ItemHistory
+from services.frontend.apis.responses.parse.items import content
+from services.frontend.apis.responses.parse.items.history import ItemHistory
 from services.frontend.apis.responses.parse.members import convert, convert_item
-from services.frontend.apis.responses.parse.tool_reader import add_tools
-from services.frontend.apis.responses.parse.tool_specs import SEARCH_KIND, TOOL_SEARCH
-from services.frontend.apis.responses.parse.tools import RequestTools
+from services.frontend.apis.responses.parse.tools.reader import add_tools
+from services.frontend.apis.responses.parse.tools.request_tools import RequestTools
+from services.frontend.apis.responses.parse.tools.specs import SEARCH_KIND, TOOL_SEARCH
 from services.frontend.content.hosted_tools import (
     TOO_MANY,
     found_tools,

@@ -8,8 +8,8 @@ from schemas.conversation import Call, Reasoning
 from schemas.events import HostedResult
 from services.frontend.apis.responses import wire
 from services.frontend.apis.responses.parse.compaction import TextSealer
-from services.frontend.apis.responses.parse.history import ItemHistory
-from services.frontend.apis.responses.parse.tools import RequestTools
+from services.frontend.apis.responses.parse.items.history import ItemHistory
+from services.frontend.apis.responses.parse.tools.request_tools import RequestTools
 from services.frontend.content.hosted_tools import result_part, unpack
 
 

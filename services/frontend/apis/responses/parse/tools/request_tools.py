@@ -7,7 +7,7 @@ from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from schemas.conversation import Call, ToolSpec, rendered_name
-from services.frontend.apis.responses.parse.tool_specs import tool_search_spec
+from services.frontend.apis.responses.parse.tools.specs import tool_search_spec
 
 CallKind: TypeAlias = Literal[
     "function", "custom", "tool_search", "local_shell", "shell", "apply_patch", "web_search"

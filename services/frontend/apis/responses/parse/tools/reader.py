@@ -15,7 +15,8 @@ from schemas.conversation import ToolSpec
 from schemas.errors import Invalid
 from services.frontend.apis.responses import wire
 from services.frontend.apis.responses.parse.members import convert
-from services.frontend.apis.responses.parse.tool_specs import (
+from services.frontend.apis.responses.parse.tools.request_tools import CallKind, RequestTools
+from services.frontend.apis.responses.parse.tools.specs import (
     BUILT_IN,
     TOOL_SEARCH,
     WEB_SEARCH,
@@ -26,7 +27,6 @@ from services.frontend.apis.responses.parse.tool_specs import (
     name_of,
     web_search_specs,
 )
-from services.frontend.apis.responses.parse.tools import CallKind, RequestTools
 from services.frontend.apis.shared.decode import one_line
 from services.runtime.caches.memo import Memo
 

@@ -8,8 +8,8 @@ from schemas.errors import Invalid
 from services.frontend.apis.responses import wire
 from services.frontend.apis.responses.parse.body import DecodedRequest
 from services.frontend.apis.responses.parse.members import convert
-from services.frontend.apis.responses.parse.tool_specs import WEB_SEARCH, WEB_SEARCH_TYPES
-from services.frontend.apis.responses.parse.tools import RequestTools, ToolName
+from services.frontend.apis.responses.parse.tools.request_tools import RequestTools, ToolName
+from services.frontend.apis.responses.parse.tools.specs import WEB_SEARCH, WEB_SEARCH_TYPES
 from services.frontend.apis.shared.field_types import is_set
 from services.frontend.apis.shared.openai.wording import (
     invalid_value,

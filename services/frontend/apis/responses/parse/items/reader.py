@@ -7,21 +7,21 @@ from msgspec import Raw
 from schemas.conversation import Media, Message, Text
 from schemas.errors import Invalid
 from services.frontend.apis.responses import wire
-from services.frontend.apis.responses.parse import content
 from services.frontend.apis.responses.parse.body import MESSAGE, DecodedRequest, item_kinds
-from services.frontend.apis.responses.parse.calls import ToolCallReader
 from services.frontend.apis.responses.parse.compaction import (
     COMPACTED,
     TRIGGER,
     TextSealer,
     open_summary,
 )
-from services.frontend.apis.responses.parse.content import AS_TEXT, IGNORED, hosted_text
-from services.frontend.apis.responses.parse.history import ItemHistory
+from services.frontend.apis.responses.parse.items import content
+from services.frontend.apis.responses.parse.items.calls import ToolCallReader
+from services.frontend.apis.responses.parse.items.content import AS_TEXT, IGNORED, hosted_text
+from services.frontend.apis.responses.parse.items.history import ItemHistory
+from services.frontend.apis.responses.parse.items.reasoning import ReasoningReader
 from services.frontend.apis.responses.parse.members import convert, convert_item
-from services.frontend.apis.responses.parse.reasoning import ReasoningReader
-from services.frontend.apis.responses.parse.tool_reader import add_tools
-from services.frontend.apis.responses.parse.tools import RequestTools
+from services.frontend.apis.responses.parse.tools.reader import add_tools
+from services.frontend.apis.responses.parse.tools.request_tools import RequestTools
 from services.frontend.apis.shared.decode import tags_of
 from services.frontend.apis.shared.field_types import is_set
 from services.frontend.apis.shared.unknown_parts import is_unknown_question, members, part_type

@@ -1,0 +1,1 @@
+"""Reads the input items of a request to the messages of a conversation."""

@@ -1,0 +1,1 @@
+"""Reads the tools of a request and its `tool_choice`."""
