@@ -48,7 +48,7 @@ from services.frontend.stored.shared import SharedStore
 from services.frontend.turns.admission import Admission
 from services.frontend.turns.conversation_limits import ConversationLimits
 from services.frontend.turns.hidden.memory import HiddenMemory
-from services.frontend.turns.hosted_turns import HostedToolGateway
+from services.frontend.turns.hosted.hosted_turns import HostedToolGateway
 from services.frontend.turns.interfaces import Pipeline, TurnGateway
 from services.frontend.turns.key_usage import KeyUsage
 from services.frontend.turns.metrics import FrontendMetrics

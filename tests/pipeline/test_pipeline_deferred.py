@@ -13,7 +13,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from schemas.conversation import Call, Message, Text, ToolSpec
-from services.frontend.turns.hosted_turns import next_turn_id
+from services.frontend.turns.hosted.hosted_turns import next_turn_id
 from tests.kit.bus_turns import BusTurns, DecodedTurn, prefix_break
 from tests.kit.messages_client import Client, say
 from tests.kit.model_output import written_call

@@ -8,7 +8,7 @@ from typing import Any
 
 from schemas.conversation import Call, Message, Part, Reasoning, Result, Text
 from schemas.errors import ContextOverflow, Overloaded
-from services.frontend.turns.hosted_turns import next_turn_id
+from services.frontend.turns.hosted.hosted_turns import next_turn_id
 from services.runtime.config.frontend import FrontendConfig
 from tests.frontend.hosted.hosted_frontend import (
     FETCH,

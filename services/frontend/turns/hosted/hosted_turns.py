@@ -34,11 +34,16 @@ from services.frontend.content.added_results import add_results
 from services.frontend.content.hosted_tools import result_part
 from services.frontend.hosted.calls import AnswerCalls, CallRunner
 from services.frontend.hosted.contract import Provider
-from services.frontend.turns.answer_blocks import AnswerBlocks
-from services.frontend.turns.ended_turn import EndedTurn, EndedTurns, read_turn, unanswered_calls
 from services.frontend.turns.hidden.builder import HiddenTurnsBuilder
 from services.frontend.turns.hidden.memory import HiddenMemory
-from services.frontend.turns.hosted_rules import HostedRules
+from services.frontend.turns.hosted.answer_blocks import AnswerBlocks
+from services.frontend.turns.hosted.ended_turn import (
+    EndedTurn,
+    EndedTurns,
+    read_turn,
+    unanswered_calls,
+)
+from services.frontend.turns.hosted.rules import HostedRules
 from services.frontend.turns.interfaces import (
     Admitted,
     CancelReason,

@@ -7,8 +7,8 @@ from msgspec.structs import replace
 
 from schemas.conversation import Conversation, HostedTool, ToolChoice
 from schemas.events import Finish, FinishReason, Usage
-from services.frontend.turns.ended_turn import EndedTurn
 from services.frontend.turns.hidden.deferred_tools import last_choice
+from services.frontend.turns.hosted.ended_turn import EndedTurn
 
 
 class HostedRules:

@@ -2,7 +2,7 @@
 
 from schemas.conversation import HostedTool
 from schemas.events import BlockStart, Delta, Dispatch, EventInBlock, TurnEvent
-from services.frontend.turns.answer_blocks import AnswerBlocks
+from services.frontend.turns.hosted.answer_blocks import AnswerBlocks
 from tests.kit.events import call, finish, text
 
 HOSTED = {
