@@ -1,5 +1,6 @@
-"""What heartbeats show of clocks, keys and models, and what writes show of the store."""
+"""What heartbeats show of clocks, keys and models, and a server of its address."""
 
+import asyncio
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,14 +12,13 @@ from prometheus_client import CollectorRegistry
 
 from schemas import subjects
 from schemas.control import Heartbeat, ModelCard, Stage
-from services.cli.doctor import peers, store
-from services.cli.doctor.peers import HeartbeatListener
+from services.cli.doctor import peers
+from services.cli.doctor.peers import HeartbeatListener, check_server
 from services.runtime.config.service import BusConfig
 from services.runtime.nats.bus import Bus, Delivery
 from services.runtime.presence.heartbeat_auth import HeartbeatAuth
-from tests.kit.nats import NatsServer
-from tests.kit.waiting import eventually
-from tests.runtime.bus_clients import connected, serving
+from tests.kit.frontend import serving
+from tests.kit.nats import NatsServer, free_port
 
 NOW = 1_000_000.0
 
@@ -128,46 +128,14 @@ def test_server_of_another_bus_refuses_nothing(monkeypatch: pytest.MonkeyPatch) 
     assert (finding.status, finding.about) == ("warn", "another bus")
 
 
-async def test_store_that_takes_no_writes_fails(
-    own_nats: NatsServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("services.runtime.storage.write_watch.TIMEOUT_S", 0.2)
-    async with connected(own_nats.url) as client, connected(own_nats.url) as stream:
-        bus = client.bus
-        missing = await store.check_store(bus)
-        assert (missing.status, missing.text[-10:]) == ("note", "is missing")
-        unmade = await store.check_store(bus, makes_buckets=True)
-        assert (unmade.status, "Is the disk of nats-server full" in unmade.text) == ("fail", True)
-        await stream.bus.subscribe("$KV.tw_ledger.>", lambda _: None)  # hangs
-        await stream.bus.flush()
-        hung = await store.check_store(bus)
-        assert (hung.status, hung.about) == ("fail", "store")
-        assert hung.text.startswith("tw_ledger: no answer; tw_responses, tw_media, tw_rollouts:")
-    own_nats.make_buckets()
-    async with connected(own_nats.url) as client:
-        await eventually(lambda: client.bus.connected)
-        taken = await store.check_store(client.bus)
-        assert taken.status == "ok"
-
-
-RIGHTS = """authorization { users: [
-  { user: all, password: "s3cret" }
-  { user: some, password: "s3cret", permissions: {
-      publish: ["$KV.tw_responses.*", "$KV.tw_rollouts.*.*"], subscribe: [">"] } } ] }"""
-
-
-async def test_bucket_that_hangs_is_told_from_those_that_permissions_forbid(
-    nats_binary: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("services.runtime.storage.write_watch.TIMEOUT_S", 0.5)
-    with serving(nats_binary, tmp_path, RIGHTS) as address:
-        async with (
-            connected(f"nats://some:s3cret@{address}") as client,
-            connected(f"nats://all:s3cret@{address}") as stream,
-        ):
-            await stream.bus.subscribe("$KV.tw_responses.>", lambda _: None)
-            await stream.bus.flush()
-            found = await store.check_store(client.bus)
-    assert found.status == "fail"
-    forbidden = f"tw_ledger, tw_media: {store.FORBIDDEN}"
-    assert found.text.startswith(f"{forbidden}; tw_responses: no answer; tw_rollouts: is missing.")
+async def test_server_is_checked_by_its_url(nats: NatsServer) -> None:
+    silent = check_server(f"127.0.0.1:{free_port()}", None)
+    assert (silent.status, silent.about) == ("fail", "server")
+    assert "no Turnwire server answers" in silent.text
+    assert check_server("ftp://x", None).status == "fail"
+    other = await asyncio.to_thread(check_server, f"127.0.0.1:{nats.port}", None)
+    assert other.status == "fail", "another program answers"
+    async with serving() as served:
+        found = await asyncio.to_thread(check_server, served.url, None)
+    models = "acme/served-model (131072), claude-alias (131072)"
+    assert (found.status, found.text) == ("ok", f"{served.url} serves {models}")

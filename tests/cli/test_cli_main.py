@@ -11,7 +11,6 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from schemas.errors import Unavailable
-from services.cli import common
 from services.cli.main import main
 from services.cli.registry import BUILT_IN
 from services.cli.serve import serve_stage
@@ -142,17 +141,6 @@ async def test_health_checks_a_process(
     assert "503" in capsys.readouterr().err
     await server.stop()
     assert await asyncio.to_thread(main, ["health", "parser"]) == 1
-
-
-def test_listener_url_has_a_reachable_host() -> None:
-    for host, expected in (
-        ("0.0.0.0", "127.0.0.1"),
-        ("10.0.0.1", "10.0.0.1"),
-        ("::", "[::1]"),
-        ("::1", "[::1]"),
-        ("[::1]", "[::1]"),
-    ):
-        assert common.reachable_host(host) == expected
 
 
 def test_failure_of_a_service_is_printed(
