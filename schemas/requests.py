@@ -135,17 +135,14 @@ class ParseContext(Struct, frozen=True, omit_defaults=True):
 
 
 FENCE = "```"
-"""Begins and ends code, in which nothing opens a thought; a text of `ThoughtBudget.spelling`."""
+"""Begins and ends code, in which nothing opens a thought; a text of `ThoughtSpelling.tokens`."""
 
 
-class ThoughtBudget(Struct, frozen=True, omit_defaults=True):
-    """A limit of a turn's reasoning tokens, which the worker enforces; and the markers of
-    reasoning, in a form that needs no tokenizer: a text has a character for each byte (Latin-1),
-    because tokens may split characters."""
+class ThoughtSpelling(Struct, frozen=True):
+    """The markers of a model's reasoning, in a form that needs no tokenizer: a text has a character
+    for each byte (Latin-1), because tokens may split characters."""
 
-    tokens: int
-    """The limit of all thoughts of the turn together, without the markers around them."""
-    spelling: dict[str, bytes]
+    tokens: dict[str, bytes]
     """The text that matters in a token → the tokens with this text (`pack_ids`). "\\0" stands for
     other text, and for a token that is not here."""
     openers: list[str]
@@ -159,6 +156,14 @@ class ThoughtBudget(Struct, frozen=True, omit_defaults=True):
     answer: bytes
     """The tokens that end a thought which opens when the budget is spent. In a format of messages
     they also open an answer."""
+
+
+class ThoughtBudget(Struct, frozen=True, omit_defaults=True):
+    """A limit of a turn's reasoning tokens, which the worker enforces."""
+
+    tokens: int
+    """The limit of all thoughts of the turn together, without the markers around them."""
+    spelling: ThoughtSpelling
     in_reasoning: bool = False
     """The prompt ends inside an open thought."""
     grammar: str = ""

@@ -8,10 +8,10 @@ from msgspec.structs import replace
 
 from schemas.control import THINKING_BUDGET, VISION, ModelCard
 from schemas.conversation import EFFORTS, Sampling
-from schemas.requests import ThoughtBudget
+from schemas.requests import ThoughtSpelling
 from services.families import Family
 from services.preprocessor.family_choice import choose_family
-from services.preprocessor.thought_spelling import unlimited_thoughts
+from services.preprocessor.thought_spelling import thought_spelling
 from services.runtime.config.base import MIB
 from services.runtime.config.stages import PreprocessorConfig
 from services.templates.chat_template import ChatTemplate
@@ -64,9 +64,8 @@ class ModelSetup:
     """None: the model gets a note for each image."""
     no_vision_reason: str
     """Why that is so; "" for a model that sees images."""
-    reasoning_markers: ThoughtBudget | None
-    """The markers around its reasoning, as a budget without a limit; None: the family reads no
-    reasoning."""
+    reasoning_markers: ThoughtSpelling | None
+    """The markers around its reasoning; None: the family reads no reasoning."""
 
     @classmethod
     def load(cls, config: PreprocessorConfig) -> "ModelSetup":
@@ -102,7 +101,7 @@ class ModelSetup:
             reasoning_tags=reasoning_tags(template, traits, family),
             image=vision.frame,
         )
-        reasoning_markers = unlimited_thoughts(
+        reasoning_markers = thought_spelling(
             tokenizer, family, traits.inline.separators.before_text
         )
         features = _features(reasoning_markers, vision)
@@ -165,7 +164,7 @@ def _window(config: PreprocessorConfig, facts: ModelFacts) -> int:
     return window
 
 
-def _features(reasoning_markers: ThoughtBudget | None, vision: _Vision) -> list[str]:
+def _features(reasoning_markers: ThoughtSpelling | None, vision: _Vision) -> list[str]:
     """The features of the model's card."""
     features: list[str] = []
     if reasoning_markers:

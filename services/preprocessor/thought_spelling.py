@@ -1,9 +1,7 @@
-"""Makes a model's `ThoughtBudget`, with which a worker limits reasoning tokens. Pure and
+"""Makes a model's `ThoughtSpelling`, with which a worker limits reasoning tokens. Pure and
 CPU-bound."""
 
-import sys
-
-from schemas.requests import FENCE, ThoughtBudget
+from schemas.requests import FENCE, ThoughtSpelling
 from schemas.token_ids import pack_ids
 from services.families import Family
 from services.families.grammar.mentions import SIGNS_BEFORE_TAGS
@@ -15,10 +13,10 @@ from services.tokenization.prompt_tokenizer import PromptTokenizer
 _WORD = "a"
 
 
-def unlimited_thoughts(
+def thought_spelling(
     tokenizer: PromptTokenizer, family: Family, written: str = ""
-) -> ThoughtBudget | None:
-    """The budget of a family's models, without a limit; None if the family reads no reasoning.
+) -> ThoughtSpelling | None:
+    """The markers of a model of this family; None if the family reads no reasoning.
     `written`: the text that the chat template writes after reasoning."""
     markers = thought_markers(family, tokenizer.added, written)
     if markers is None:
@@ -31,9 +29,8 @@ def unlimited_thoughts(
     signs = map(_as_bytes, SIGNS_BEFORE_TAGS)
     added = {_as_bytes(text): token for text, token in tokenizer.added.items()}
     tokens = marker_tokens([*openers, *closers, *edges, FENCE], texts, added, signs)
-    return ThoughtBudget(
-        tokens=sys.maxsize,
-        spelling={text: pack_ids(ids) for text, ids in tokens.items()},
+    return ThoughtSpelling(
+        tokens={text: pack_ids(ids) for text, ids in tokens.items()},
         openers=openers,
         closers=closers,
         edges=edges,

@@ -14,7 +14,7 @@ from schemas.control import Cancel
 from schemas.conversation import Sampling
 from schemas.errors import MEDIA_MISSING, ErrorInfo, ErrorKind
 from schemas.events import PromptImage
-from schemas.requests import GenerateReply, GenerateRequest, ThoughtBudget
+from schemas.requests import GenerateReply, GenerateRequest, ThoughtBudget, ThoughtSpelling
 from schemas.token_ids import pack_ids
 from services.images.image import image_hash
 from services.images.store import ImageStore, image_bucket
@@ -180,9 +180,10 @@ async def test_resumed_turns_ended_thoughts_and_prefills_have_their_images(
     assert reply.expected_cached >= len(ids) // 16 * 16
     assert await trial.answer("resumed") == whole
 
-    spelling = {text: pack_ids([trial.token(text)]) for text in ("<think>", "</think>")}
-    end = spelling["</think>"]
-    budget = ThoughtBudget(2, spelling, ["<think>"], ["</think>"], ["</think>"], end, end)
+    tokens = {text: pack_ids([trial.token(text)]) for text in ("<think>", "</think>")}
+    end = tokens["</think>"]
+    spelling = ThoughtSpelling(tokens, ["<think>"], ["</think>"], ["</think>"], end, end)
+    budget = ThoughtBudget(2, spelling)
     thinking = trial.asked("thinks", ids, images, thought_budget=budget)
     assert (await trial.send(thinking)).error is None
     assert seen in await trial.answer("thinks")

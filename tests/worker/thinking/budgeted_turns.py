@@ -11,12 +11,12 @@ import msgspec
 from schemas.conversation import Sampling, ToolSpec
 from schemas.events import Finish, FinishReason
 from schemas.frames import TokenFinish
-from schemas.requests import GenerateRequest, ParseContext, ThoughtBudget
+from schemas.requests import GenerateRequest, ParseContext, ThoughtBudget, ThoughtSpelling
 from schemas.token_ids import pack_ids
 from services.families import Family, families, find_family
 from services.parser.turn_parse import TurnParse
 from services.parser.turn_stream import TurnStream
-from services.preprocessor.thought_spelling import unlimited_thoughts
+from services.preprocessor.thought_spelling import thought_spelling
 from services.runtime.storage.seal import Sealer
 from services.tokenization.detokenizer import FamilyVocabulary, Vocabulary
 from services.tokenization.prompt_tokenizer import PromptTokenizer
@@ -40,8 +40,8 @@ def vocabulary_of(tokenizer: PromptTokenizer) -> Vocabulary:
 
 
 @cache
-def thoughts_of(tokenizer: PromptTokenizer, name: str) -> ThoughtBudget | None:
-    return unlimited_thoughts(tokenizer, families()[name])
+def thoughts_of(tokenizer: PromptTokenizer, name: str) -> ThoughtSpelling | None:
+    return thought_spelling(tokenizer, families()[name])
 
 
 class Turn:
@@ -180,4 +180,4 @@ def budget_of(
 ) -> ThoughtBudget:
     thoughts = thoughts_of(tokenizer, name)
     assert thoughts is not None
-    return msgspec.structs.replace(thoughts, tokens=tokens, in_reasoning=in_reasoning)
+    return ThoughtBudget(tokens, thoughts, in_reasoning)

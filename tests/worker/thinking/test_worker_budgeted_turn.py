@@ -3,21 +3,20 @@
 from schemas.conversation import Sampling
 from schemas.errors import ENGINE_DIED, EngineFailed
 from schemas.events import FinishReason
-from schemas.requests import ThoughtBudget
+from schemas.requests import ThoughtBudget, ThoughtSpelling
 from schemas.token_ids import pack_ids
 from services.worker.engine import EngineDelta, EngineDied
 from tests.kit.waiting import eventually
 from tests.kit.worker import HeldTrial
 
-SPELLING = {"<": pack_ids([50]), ">": pack_ids([60])}
+TOKENS = {"<": pack_ids([50]), ">": pack_ids([60])}
 
 
 def budget_of(tokens: int, grammar: str = "") -> ThoughtBudget:
     """A budget of a turn that begins in a thought; 60 ends it."""
     end = pack_ids([61, 60])
-    return ThoughtBudget(
-        tokens, SPELLING, ["<"], [">"], [">"], end, end, in_reasoning=True, grammar=grammar
-    )
+    spelling = ThoughtSpelling(TOKENS, ["<"], [">"], [">"], end, end)
+    return ThoughtBudget(tokens, spelling, in_reasoning=True, grammar=grammar)
 
 
 async def test_turn_continues_in_its_stream_after_an_ended_thought(trial: HeldTrial) -> None:
