@@ -8,6 +8,8 @@ from msgspec import Struct, field
 from schemas.errors import ErrorInfo
 
 Stage: TypeAlias = Literal["frontend", "preprocessor", "worker", "parser"]
+INNER_STAGES: Final[tuple[Stage, ...]] = ("preprocessor", "worker", "parser")
+"""The stages that a turn needs after the frontend, in the order of its messages."""
 
 
 THINKING_BUDGET: Final = "thinking_budget"

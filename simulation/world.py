@@ -24,6 +24,7 @@ from cachetools import cached
 from tokenizers import Tokenizer
 
 from schemas import subjects
+from schemas.control import INNER_STAGES
 from services.cli.commands.make_buckets import keep_buckets, make_buckets
 from services.frontend import service as frontend_service
 from services.ledger.turn_ledger import TurnLedger
@@ -54,8 +55,7 @@ from simulation.result import Line
 from simulation.server_engine import ServerEngine
 from turnwire_tools.script import engine as script_engine
 
-INNER_STAGES = ("preprocessor", "worker", "parser")
-STAGES = (*INNER_STAGES, "frontend")
+STAGES: tuple[str, ...] = (*INNER_STAGES, "frontend")
 FIRST_PORT = 8000
 WINDOW = 8192
 """Tokens of a prompt and its answer: some three times the longest prompt of a session."""

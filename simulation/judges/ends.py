@@ -5,9 +5,10 @@ import re
 from collections.abc import Sequence
 from itertools import product
 
+from schemas.control import INNER_STAGES
 from simulation.clients import SILENCE, Request
 from simulation.faults import CUTTING, ENDING, FAILING, GRACE_S, Applied
-from simulation.world import INNER_STAGES, STAGES, World
+from simulation.world import STAGES, World
 
 SAMPLE_S = 0.25
 WAIT_S = 30.0

@@ -16,7 +16,7 @@ from structlog.typing import FilteringBoundLogger
 from typing_extensions import override
 
 from schemas import subjects
-from schemas.control import Load, Stage
+from schemas.control import INNER_STAGES, Load, Stage
 from schemas.conversation import Conversation, Message, Sampling, Text
 from schemas.events import (
     BlockStart,
@@ -55,7 +55,6 @@ from simulation.loop import Machine
 from tests.kit.counting import QUEUE, CountingEngine, Model, Plan
 from tests.kit.frontend import admission, turn_service
 from tests.kit.nats import NatsServer
-from tests.kit.process import INNER_STAGES
 from tests.kit.sinks import RecordingSink
 from tests.kit.waiting import LIMIT_S, eventually
 from tests.kit.world import SimulatedNats, VirtualLoop

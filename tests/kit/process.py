@@ -2,19 +2,17 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import structlog
 from prometheus_client import CollectorRegistry
 
-from schemas.control import Heartbeat, ModelCard, Stage
+from schemas.control import INNER_STAGES, Heartbeat, ModelCard, Stage
 from schemas.requests import TurnRequest
 from services.runtime.config.frontend import FrontendConfig
 from services.runtime.nats.bus import Delivery
 from services.runtime.presence.registry import ProcessRegistry
-
-INNER_STAGES: Final[tuple[Stage, ...]] = ("preprocessor", "worker", "parser")
 
 Struct = TypeVar("Struct", bound=msgspec.Struct)
 

@@ -7,13 +7,12 @@ from functools import partial
 
 import pytest
 
-from schemas.control import Stage
+from schemas.control import INNER_STAGES, Stage
 from schemas.errors import Unavailable
 from schemas.events import Failed
 from services.frontend.http.auth import anyone
 from tests.kit.counting import Plan, held
 from tests.kit.local import SILENCES, Local, Running, Silence, other, owes_nothing
-from tests.kit.process import INNER_STAGES
 from tests.kit.waiting import eventually
 
 

@@ -21,19 +21,16 @@ import msgspec
 from cyclopts import Token
 from msgspec import Struct
 
+from schemas.control import INNER_STAGES
 from services.cli.check.settings import check_settings
 from services.runtime.config.base import Config
 from services.runtime.config.loader import ConfigError, LoadedConfig, Sources
 from services.runtime.config.names import nearest, setting_names
 from services.runtime.config.service import BusConfig
-from services.runtime.config.stages import ParserConfig, PreprocessorConfig, WorkerConfig
-from services.runtime.config.tables import UpConfig
+from services.runtime.config.stages import WorkerConfig
+from services.runtime.config.tables import STAGES, UpConfig
 
-INNER_STAGES: Mapping[str, type[Config]] = {
-    "preprocessor": PreprocessorConfig,
-    "worker": WorkerConfig,
-    "parser": ParserConfig,
-}
+_CONFIGS: Mapping[str, type[Config]] = {stage: STAGES[stage] for stage in INNER_STAGES}
 NUMBERS = ("preprocessors", "workers", "parsers")
 _OF_ALL = {"id", "log_format", "log_level", "metrics_host", "metrics_port", "seal_key_file"}
 """Settings of these stages that are the same for all models."""
@@ -90,7 +87,7 @@ def load_models(
     for table in tables:
         problems |= dict.fromkeys(table.mistakes)
         try:
-            stages = table.sources.load_all(INNER_STAGES, defaults)
+            stages = table.sources.load_all(_CONFIGS, defaults)
             check_settings([front, *stages.values()])
             numbers = table.sources.load(UpConfig).config
         except ConfigError as error:
@@ -118,7 +115,7 @@ class _Table(Struct, frozen=True):
 
 def _read_tables(sources: Sources, up: LoadedConfig[Any]) -> Iterator[_Table]:
     place = up.origins["models"]
-    known = set(NUMBERS).union(*map(setting_names, INNER_STAGES.values()))
+    known = set(NUMBERS).union(*map(setting_names, _CONFIGS.values()))
     known -= _OF_ALL | setting_names(BusConfig)
     for name, table in up.config.models.items():
         flags = dict(sources.flags)

@@ -10,13 +10,12 @@ import msgspec
 import xxhash
 
 from schemas import subjects
-from schemas.control import Stage
+from schemas.control import INNER_STAGES, Stage
 from schemas.errors import RETRY_AFTER_S, TimedOut, TurnwireError, Unavailable, raised
 from schemas.requests import CountRequest, DetokenizeRequest, TextReply, TokenizeRequest
 from schemas.token_ids import pack_ids
 from services.frontend.gateway.stage_wait import StageWait
 from services.frontend.gateway.turn_state import AttemptOutcome, BusTurn, StateEvent, outcome_of
-from services.frontend.models.catalog import INNER_STAGES
 from services.frontend.turns.interfaces import Admitted
 from services.runtime.config.frontend import FrontendConfig
 from services.runtime.nats.requests import decode_reply

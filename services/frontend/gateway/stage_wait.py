@@ -5,9 +5,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from schemas.control import Heartbeat, Stage
+from schemas.control import INNER_STAGES, Heartbeat, Stage
 from schemas.errors import RETRY_AFTER_S, Unavailable
-from services.frontend.models.catalog import INNER_STAGES
 from services.runtime.process import Process
 
 

@@ -14,16 +14,13 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 from typing_extensions import override
 
-from schemas.control import THINKING_BUDGET, VISION, Heartbeat, ModelCard, Stage
+from schemas.control import INNER_STAGES, THINKING_BUDGET, VISION, Heartbeat, ModelCard, Stage
 from schemas.conversation import Conversation
 from schemas.errors import RETRY_AFTER_S, NotFound, Unavailable
 from schemas.notices import SessionPlaced
 from services.frontend.models.shared_names import SharedNames
 from services.frontend.peers import Peers
 from services.runtime.presence.registry import ProcessRegistry
-
-INNER_STAGES: tuple[Stage, ...] = ("preprocessor", "worker", "parser")
-"""The stages that a turn needs after the frontend."""
 
 
 class Catalog(Protocol):
