@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 from schemas.conversation import Conversation, Message, Text, ToolSpec
-from services.preprocessor.prompt import prompt_ids
+from services.preprocessor.library import prompt_ids
 from turnwire_tools.script.demo_model import build_demo_model
 
 conversation = Conversation(

@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from schemas.conversation import Client as Caller
-from services.preprocessor.model import ModelSetup
-from services.preprocessor.prompt import Prompt, assemble
+from services.preprocessor.library import assemble
+from services.preprocessor.model.model_setup import ModelSetup
+from services.preprocessor.prompt.prompt_maker import Prompt
 from sessions.clients import CLIENTS, Dialogue
 from sessions.models import empty_ledger
 from sessions.turn_writer import WORD, Choices, Model, go_on, start

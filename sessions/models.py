@@ -14,8 +14,8 @@ from tokenizers import AddedToken, Tokenizer
 from services.families import families
 from services.ledger.prompt.model import LedgerModel
 from services.ledger.turn_ledger import TurnLedger
-from services.preprocessor.ledger_model import open_ledger
-from services.preprocessor.model import ModelSetup
+from services.preprocessor.model.ledger_model import open_ledger
+from services.preprocessor.model.model_setup import ModelSetup
 from services.runtime.config.stages import PreprocessorConfig
 from services.templates.jinja import environment
 from turnwire_tools.script.demo_model import build_demo_model

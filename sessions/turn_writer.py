@@ -21,8 +21,8 @@ from services.ledger.turn_ledger import TurnLedger
 from services.parser.ledger_entry import entries_of
 from services.parser.turn_parse import TurnParse
 from services.parser.turn_stream import TurnStream
-from services.preprocessor.model import ModelSetup
-from services.preprocessor.prompt import Prompt
+from services.preprocessor.model.model_setup import ModelSetup
+from services.preprocessor.prompt.prompt_maker import Prompt
 from services.runtime.storage.seal import Sealer
 from services.runtime.streams.turn_log import Cursor
 from services.tokenization.detokenizer import FamilyVocabulary

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 
 from schemas.events import FinishReason
 from services.ledger.turn_ledger import TurnLedger
-from services.preprocessor.model import ModelSetup
-from services.preprocessor.prompt import Prompt, assemble
+from services.preprocessor.library import assemble
+from services.preprocessor.model.model_setup import ModelSetup
+from services.preprocessor.prompt.prompt_maker import Prompt
 from services.runtime.storage.seal import Sealer
 from sessions.clients import Client
 from sessions.models import empty_ledger

@@ -31,8 +31,8 @@ from services.ledger.turn_ledger import TurnLedger
 from services.parser import event_outbox as parser_outbox
 from services.parser import service as parser_service
 from services.preprocessor import service as preprocessor_service
-from services.preprocessor.ledger_model import open_ledger
-from services.preprocessor.model import ModelSetup
+from services.preprocessor.model.ledger_model import open_ledger
+from services.preprocessor.model.model_setup import ModelSetup
 from services.runtime.config.base import MIB
 from services.runtime.config.frontend import FrontendConfig
 from services.runtime.config.service import BusConfig

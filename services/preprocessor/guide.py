@@ -14,9 +14,9 @@ from services.guides.outline import outlined_tools
 from services.guides.promises import may_call, promises
 from services.guides.turn_grammar import TurnForm, turn_grammar
 from services.guides.writer import Unguidable
-from services.preprocessor.model import ModelSetup
+from services.preprocessor.model.model_setup import ModelSetup
 from services.preprocessor.output_settings import OutputSettings
-from services.preprocessor.prompt import Prompt
+from services.preprocessor.prompt.prompt_maker import Prompt
 from services.runtime.caches.memo import Memo
 
 CallRule: TypeAlias = Literal["", "syntax", "schema"]

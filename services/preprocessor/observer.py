@@ -10,8 +10,8 @@ from schemas.control import AGENT_TOKENS, ModelCard, ToolWeight
 from schemas.errors import ErrorInfo, TurnwireError, as_turnwire_error
 from schemas.requests import TurnRequest
 from services.preprocessor.ledger_reader import LedgerReader
-from services.preprocessor.prompt import Prompt
-from services.preprocessor.tool_weights import HeaviestTools
+from services.preprocessor.prompt.prompt_maker import Prompt
+from services.preprocessor.prompt.tool_weights import HeaviestTools
 from services.runtime.observability.metrics import step_histogram
 from services.runtime.observability.scope import NO_SCOPE, Attributes, Scope
 from services.runtime.observability.telemetry import FilteringBoundLogger

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from schemas.conversation import Sampling
 from schemas.errors import ContextOverflow, Invalid
 from schemas.events import BrokenCall
-from services.preprocessor.model import ModelSetup
+from services.preprocessor.model.model_setup import ModelSetup
 from services.tokenization.model_files import with_defaults
 
 USEFUL_ANSWER = 1024

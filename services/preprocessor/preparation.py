@@ -8,10 +8,10 @@ from schemas.control import ModelCard
 from schemas.conversation import Conversation, Unseal
 from schemas.requests import TurnRequest
 from services.guides.promises import GRAMMAR
-from services.preprocessor.fingerprints import Fingerprints
+from services.preprocessor.changes.fingerprints import Fingerprints
 from services.preprocessor.guide import Guided, TurnGuide, TurnGuides, enforcement
 from services.preprocessor.ledger_reader import LedgerReader
-from services.preprocessor.model import ModelSetup
+from services.preprocessor.model.model_setup import ModelSetup
 from services.preprocessor.observer import AttemptObserver
 from services.preprocessor.output_settings import (
     OutputSettings,
@@ -20,7 +20,7 @@ from services.preprocessor.output_settings import (
     second_try,
 )
 from services.preprocessor.prepared_turn import PreparedTurn
-from services.preprocessor.prompt import OnStep, Prompt, PromptMaker, no_step
+from services.preprocessor.prompt.prompt_maker import OnStep, Prompt, PromptMaker, no_step
 from services.preprocessor.threads import PromptThreads, expected_s
 from services.preprocessor.turn_builder import build_turn
 from services.runtime.config.base import MIB

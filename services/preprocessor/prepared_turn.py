@@ -7,7 +7,7 @@ from msgspec import Struct
 from schemas.errors import DEADLINE_PASSED, TimedOut
 from schemas.ledger import LedgerContext
 from schemas.requests import GenerateRequest, TurnRequest
-from services.preprocessor.prompt import Prompt
+from services.preprocessor.prompt.prompt_maker import Prompt
 
 
 class PreparedTurn(Struct, frozen=True, kw_only=True):

@@ -21,10 +21,10 @@ from schemas.errors import Invalid
 from schemas.requests import Accepted, TurnRequest
 from services.ledger.signer import EntrySigner
 from services.ledger.turn_ledger import Ledger
-from services.preprocessor.checks import PromptChecks
-from services.preprocessor.ledger_model import open_ledger
+from services.preprocessor.changes.checks import PromptChecks
 from services.preprocessor.ledger_reader import BusLedgerReader, LedgerReader
-from services.preprocessor.model import ModelSetup
+from services.preprocessor.model.ledger_model import open_ledger
+from services.preprocessor.model.model_setup import ModelSetup
 from services.preprocessor.next_prompts import PrefilledNextPrompts
 from services.preprocessor.observer import PreprocessorObserver, warn_of_limits
 from services.preprocessor.open_work import OpenWork

@@ -14,10 +14,10 @@ from schemas.session import tenant_key
 from schemas.token_ids import pack_ids
 from services.families.family import VERBATIM
 from services.preprocessor.guide import TurnGuide
-from services.preprocessor.model import ModelSetup
+from services.preprocessor.model.model_setup import ModelSetup
 from services.preprocessor.output_settings import OutputSettings
 from services.preprocessor.prepared_turn import PreparedTurn
-from services.preprocessor.prompt import Prompt
+from services.preprocessor.prompt.prompt_maker import Prompt
 from services.tokenization.block_keys import with_images
 
 MAX_PRIORITY = 2.0**31

@@ -23,5 +23,5 @@ def own_home(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def quick_tokenizer(demo_tokenizer: LoadedTokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Models have the demo's tokenizer: to read one takes another process and seconds."""
     monkeypatch.setattr(
-        "services.preprocessor.model.load_tokenizer", lambda *_, **__: demo_tokenizer
+        "services.preprocessor.model.model_setup.load_tokenizer", lambda *_, **__: demo_tokenizer
     )

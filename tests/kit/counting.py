@@ -11,7 +11,7 @@ from typing_extensions import override
 from schemas.control import Load
 from schemas.errors import EngineFailed
 from schemas.events import FinishReason
-from services.preprocessor.model import ModelSetup
+from services.preprocessor.model.model_setup import ModelSetup
 from services.runtime.config.stages import PreprocessorConfig
 from services.runtime.storage.seal import Sealer
 from services.tokenization.detokenizer import Vocabulary

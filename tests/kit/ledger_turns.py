@@ -21,8 +21,9 @@ from services.ledger.turn_ledger import TurnLedger
 from services.parser.ledger_entry import entries_of
 from services.parser.turn_parse import TurnParse
 from services.parser.turn_stream import TurnStream
-from services.preprocessor.model import ModelSetup
-from services.preprocessor.prompt import Prompt, assemble
+from services.preprocessor.library import assemble
+from services.preprocessor.model.model_setup import ModelSetup
+from services.preprocessor.prompt.prompt_maker import Prompt
 from services.runtime.storage.seal import Sealer
 from services.tokenization.detokenizer import FamilyVocabulary
 from sessions.models import empty_ledger

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from services.preprocessor.model import ModelSetup
+from services.preprocessor.model.model_setup import ModelSetup
 from services.runtime.config.stages import PreprocessorConfig
 from services.templates.chat_template import ChatTemplate
 from services.tokenization.tokenizer_files import LoadedTokenizer, TokenizerReport

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from services.preprocessor.model import ModelSetup
+from services.preprocessor.model.model_setup import ModelSetup
 from services.runtime.config.stages import PreprocessorConfig
 from sessions.models import LedgerSetup
 from tests.kit.ledger_turns import Session

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from schemas.conversation import Client, Message, Reasoning, Text
 from services.ledger.lookup.choice import MAX_COMPARED
 from services.ledger.turns.evidence import call_id
-from services.preprocessor.model import ModelSetup
-from services.preprocessor.prompt import Prompt
+from services.preprocessor.model.model_setup import ModelSetup
+from services.preprocessor.prompt.prompt_maker import Prompt
 from sessions.models import empty_ledger
 from tests.kit.conversations import assistant
 from tests.kit.every import for_each

@@ -9,7 +9,7 @@ from schemas.conversation import Client, Part, Reasoning, Sampling, Text, Thinki
 from schemas.errors import ErrorInfo, ErrorKind
 from schemas.events import FinishReason
 from services.ledger.turns.evidence import call_id
-from services.preprocessor.model import ModelSetup
+from services.preprocessor.model.model_setup import ModelSetup
 from tests.kit.conversations import assistant
 from tests.kit.every import for_rows
 from tests.kit.ledger_turns import (

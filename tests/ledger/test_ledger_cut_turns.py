@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from schemas.events import FinishReason
-from services.preprocessor.model import ModelSetup
-from services.preprocessor.prompt import Prompt
+from services.preprocessor.model.model_setup import ModelSetup
+from services.preprocessor.prompt.prompt_maker import Prompt
 from sessions.clients import CLIENTS, Block, Dialogue
 from sessions.models import empty_ledger
 from sessions.turn_writer import WORD, Choices

@@ -4,7 +4,7 @@ from schemas.conversation import Call, Part, Reasoning, Text, Thinking
 from schemas.events import FinishReason
 from schemas.frames import TokenFinish
 from services.ledger.turns.evidence import call_id
-from services.preprocessor.model import ModelSetup
+from services.preprocessor.model.model_setup import ModelSetup
 from tests.kit.conversations import assistant
 from tests.kit.every import for_each, for_rows
 from tests.kit.ledger_turns import CALLED, MORE, SEALER, Session, called, keeps, learnt, results

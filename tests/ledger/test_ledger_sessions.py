@@ -2,7 +2,7 @@
 engine, wherever the template keeps the turn; where it does not, the prompt is the template's own
 text."""
 
-from services.preprocessor.model import ModelSetup
+from services.preprocessor.model.model_setup import ModelSetup
 from sessions.clients import CLIENTS, Client
 from sessions.published import of_trl
 from sessions.turn_writer import WORD, Choices

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from schemas.conversation import Reasoning
 from schemas.ledger import LedgerEntry
 from schemas.token_ids import pack_ids
-from services.preprocessor.model import ModelSetup
+from services.preprocessor.model.model_setup import ModelSetup
 from tests.kit.conversations import assistant
 from tests.kit.every import for_each
 from tests.kit.ledger_turns import SIGNER, Session, called, results, signed

@@ -8,7 +8,7 @@ from typing import Any
 from schemas.conversation import Conversation, ToolSpec
 from schemas.events import BlockStop
 from services.families import Family, open_parser
-from services.preprocessor.prompt import Prompt
+from services.preprocessor.prompt.prompt_maker import Prompt
 from sessions.clients import CLIENTS, Block, Client, Dialogue
 from sessions.turn_writer import WORD, Choices, Model, go_on
 from sessions.walk import Before, Walk, common

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from services.ledger.prompt.model import LedgerModel
 from services.ledger.turn_ledger import Ledger
-from services.preprocessor.model import ModelSetup
-from services.preprocessor.prompt import Prompt, assemble
+from services.preprocessor.library import assemble
+from services.preprocessor.model.model_setup import ModelSetup
+from services.preprocessor.prompt.prompt_maker import Prompt
 from sessions.clients import Client, Dialogue
 from sessions.models import build, empty_ledger
 from sessions.published import of_trl, published

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from schemas.conversation import Call, Message, Reasoning, Result, Text
 from services.ledger.turns.evidence import call_id
-from services.preprocessor.call_pairs import join_pairs
+from services.preprocessor.prompt.call_pairs import join_pairs
 from tests.kit.conversations import assistant, user
 from tests.kit.every import for_each, for_rows
 

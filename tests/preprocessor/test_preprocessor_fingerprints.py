@@ -16,10 +16,11 @@ from schemas.conversation import (
     ToolSpec,
 )
 from schemas.events import PromptComparison
-from services.preprocessor.fingerprints import Fingerprints
-from services.preprocessor.ledger_model import open_ledger
-from services.preprocessor.model import ModelSetup
-from services.preprocessor.prompt import Prompt, assemble
+from services.preprocessor.changes.fingerprints import Fingerprints
+from services.preprocessor.library import assemble
+from services.preprocessor.model.ledger_model import open_ledger
+from services.preprocessor.model.model_setup import ModelSetup
+from services.preprocessor.prompt.prompt_maker import Prompt
 from tests.kit.conversations import assistant, result, user
 
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"command": {"type": "string"}}}

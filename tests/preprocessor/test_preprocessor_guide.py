@@ -31,9 +31,9 @@ from services.preprocessor.guide import (
     thought_budget,
     turn_form,
 )
-from services.preprocessor.model import ModelSetup
+from services.preprocessor.library import assemble
+from services.preprocessor.model.model_setup import ModelSetup
 from services.preprocessor.output_settings import OutputSettings, output_settings
-from services.preprocessor.prompt import assemble
 from services.preprocessor.turn_builder import build_turn
 from tests.kit.conversations import user
 from tests.kit.every import for_rows

@@ -21,8 +21,8 @@ from schemas.conversation import (
     ToolSpec,
 )
 from services.families import find_family
-from services.preprocessor.model import ModelSetup
-from services.preprocessor.prompt import assemble
+from services.preprocessor.library import assemble
+from services.preprocessor.model.model_setup import ModelSetup
 from services.templates.chat_template import ChatTemplate
 from services.templates.control_tokens import data_marks
 from services.templates.detection import detect_family

@@ -12,9 +12,9 @@ from schemas import subjects
 from schemas.conversation import Client, Conversation, Reasoning, Text
 from schemas.ledger import LedgerEntry
 from services.ledger.lookup.match import MatchedHistory
-from services.preprocessor.ledger_model import open_ledger
 from services.preprocessor.ledger_reader import BusLedgerReader
-from services.preprocessor.model import ModelSetup
+from services.preprocessor.model.ledger_model import open_ledger
+from services.preprocessor.model.model_setup import ModelSetup
 from services.preprocessor.preparation import Preparation
 from services.runtime.config.stages import PreprocessorConfig
 from services.runtime.process import Process

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from schemas.conversation import Sampling
 from schemas.errors import ContextOverflow, ErrorKind, Invalid
 from schemas.events import BrokenCall
-from services.preprocessor.model import ModelSetup
+from services.preprocessor.model.model_setup import ModelSetup
 from services.preprocessor.output_settings import (
     MAX_STOP_CHARS,
     MAX_STOPS,

@@ -14,8 +14,8 @@ from schemas.requests import Accepted, DetokenizeRequest, TextReply, TokenizeReq
 from schemas.token_ids import pack_ids
 from services.ledger.turn_ledger import Ledger
 from services.preprocessor.ledger_reader import LedgerReader
-from services.preprocessor.model import ModelSetup
-from services.preprocessor.prompt import assemble, prompt_ids
+from services.preprocessor.library import assemble, prompt_ids
+from services.preprocessor.model.model_setup import ModelSetup
 from services.preprocessor.service import Preprocessor
 from services.runtime.config.stages import PreprocessorConfig
 from services.runtime.nats.bus import Delivery

@@ -6,7 +6,11 @@ from prometheus_client import CollectorRegistry
 from structlog import get_logger
 
 from schemas.conversation import Conversation
-from services.preprocessor.prompt_changes import PromptChangeReporter, SeenPrompt, answers_of
+from services.preprocessor.changes.prompt_changes import (
+    PromptChangeReporter,
+    SeenPrompt,
+    answers_of,
+)
 from services.prompt_diff.change import Change
 from services.prompt_diff.prompts import Difference
 from tests.kit.conversations import assistant, user

@@ -15,8 +15,8 @@ from schemas.conversation import (
     ToolChoice,
     ToolSpec,
 )
-from services.preprocessor.render import enforced_format
-from services.preprocessor.strip import strip_preamble, with_format_instruction
+from services.preprocessor.prompt.render import enforced_format
+from services.preprocessor.prompt.strip import strip_preamble, with_format_instruction
 from tests.kit.conversations import assistant, result, user
 from tests.kit.every import for_rows
 

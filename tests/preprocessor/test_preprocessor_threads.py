@@ -14,9 +14,10 @@ from schemas.errors import Invalid
 from services.ledger.turn_ledger import Ledger
 from services.preprocessor import threads as threads_module
 from services.preprocessor.ledger_reader import LedgerReader
-from services.preprocessor.model import ModelSetup
+from services.preprocessor.library import assemble
+from services.preprocessor.model.model_setup import ModelSetup
 from services.preprocessor.preparation import Preparation
-from services.preprocessor.prompt import Prompt, assemble
+from services.preprocessor.prompt.prompt_maker import Prompt
 from services.runtime.config.stages import PreprocessorConfig
 from services.runtime.storage.seal import Sealer
 from services.templates.chat_template import ChatTemplate

@@ -4,10 +4,10 @@ import pytest
 
 from schemas.control import ToolWeight
 from schemas.conversation import Conversation, Message, Text, ToolSpec
-from services.preprocessor.model import ModelSetup
-from services.preprocessor.prompt import assemble
-from services.preprocessor.prompt_tools import PromptToolCache
-from services.preprocessor.tool_weights import KEPT_S, HeaviestTools
+from services.preprocessor.library import assemble
+from services.preprocessor.model.model_setup import ModelSetup
+from services.preprocessor.prompt.prompt_tools import PromptToolCache
+from services.preprocessor.prompt.tool_weights import KEPT_S, HeaviestTools
 
 WORDS = [
     "reads",

@@ -10,9 +10,9 @@ from schemas.events import PromptImage
 from schemas.requests import ParseContext, TurnRequest
 from schemas.token_ids import unpack_ids
 from services.preprocessor.guide import Checked, TurnGuides
-from services.preprocessor.model import ModelSetup
+from services.preprocessor.library import assemble
+from services.preprocessor.model.model_setup import ModelSetup
 from services.preprocessor.output_settings import output_settings
-from services.preprocessor.prompt import assemble
 from services.preprocessor.turn_builder import MAX_PRIORITY, build_turn, priority
 from tests.kit.conversations import user
 

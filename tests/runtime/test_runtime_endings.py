@@ -16,7 +16,7 @@ import pytest
 from services.frontend import service as frontend
 from services.parser import service as parser
 from services.preprocessor import service as preprocessor
-from services.preprocessor.model import ModelSetup
+from services.preprocessor.model.model_setup import ModelSetup
 from services.runtime.config.frontend import FrontendConfig
 from services.runtime.config.service import BusConfig
 from services.runtime.config.stages import ParserConfig, PreprocessorConfig, WorkerConfig

@@ -7,7 +7,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from schemas.errors import Invalid
-from services.preprocessor.model import ModelSetup
+from services.preprocessor.model.model_setup import ModelSetup
 from services.tokenization.prompt_tokenizer import PromptTokenizer
 from services.tokenization.tokenizer_files import load_tokenizer
 

@@ -60,7 +60,7 @@ def _try_model(model: ModelSettings) -> str:
         raise ConfigError([f"Invalid value for {origin}: {error}"]) from error
     try:
         # Imports the tokenizer libraries, which takes a second.
-        from services.preprocessor.model import ModelSetup
+        from services.preprocessor.model.model_setup import ModelSetup
 
         setup = ModelSetup.load(config)
     except (TurnwireError, ValueError, OSError) as error:

@@ -141,7 +141,9 @@ def with_profiles(
 def from_files(model: str, names: Sequence[str], max_model_len: int | None) -> list[dict[str, Any]]:
     """Makes entries for a model that is not served yet. Raises CommandError, TurnwireError or
     OSError."""
-    from services.preprocessor.model import ModelSetup  # transformers takes 1.5 s to import
+    from services.preprocessor.model.model_setup import (
+        ModelSetup,  # transformers takes 1.5 s to import
+    )
 
     config = PreprocessorConfig(
         model=model, served_model_name=",".join(names) or None, max_model_len=max_model_len

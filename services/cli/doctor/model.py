@@ -6,7 +6,7 @@ from pathlib import Path
 from schemas.errors import TurnwireError
 from services.cli.doctor.report import Finding, FindingStatus, first_line
 from services.cli.doctor.turn_keeping import try_turns
-from services.preprocessor.model import ModelSetup
+from services.preprocessor.model.model_setup import ModelSetup
 from services.runtime.config.stages import PreprocessorConfig, WorkerConfig
 from services.templates.traits import TemplateTraits
 from services.tokenization.image_processor import ImageProcessor, NoVision, TextModel

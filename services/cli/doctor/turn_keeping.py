@@ -24,9 +24,10 @@ from services.ledger.turns.chain import text_and_calls
 from services.ledger.turns.evidence import reasoning_digests
 from services.ledger.turns.keys import turn_key
 from services.ledger.turns.turn_reader import ParseMode
-from services.preprocessor.ledger_model import open_ledger
-from services.preprocessor.model import ModelSetup
-from services.preprocessor.prompt import Prompt, assemble
+from services.preprocessor.library import assemble
+from services.preprocessor.model.ledger_model import open_ledger
+from services.preprocessor.model.model_setup import ModelSetup
+from services.preprocessor.prompt.prompt_maker import Prompt
 
 _ROOM = 1 << 22
 _TOOL = ToolSpec("probe", "Looks.", {"type": "object", "properties": {"city": {"type": "string"}}})

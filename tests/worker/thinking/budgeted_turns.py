@@ -16,7 +16,7 @@ from schemas.token_ids import pack_ids
 from services.families import Family, families, find_family
 from services.parser.turn_parse import TurnParse
 from services.parser.turn_stream import TurnStream
-from services.preprocessor.thought_spelling import thought_spelling
+from services.preprocessor.model.thought_spelling import thought_spelling
 from services.runtime.storage.seal import Sealer
 from services.tokenization.detokenizer import FamilyVocabulary, Vocabulary
 from services.tokenization.prompt_tokenizer import PromptTokenizer

@@ -27,13 +27,11 @@ from services.images.prompt_images import place_images
 from services.ledger.lookup.match import MatchedHistory, unmatched
 from services.ledger.prompt.encode import EncodedPrompt
 from services.ledger.turn_ledger import Ledger
-from services.preprocessor.model import ModelSetup
-from services.preprocessor.output_settings import check_sampling, output_settings
-from services.preprocessor.prompt_tools import PromptToolCache
-from services.preprocessor.raw_prompt import encode_raw, render_raw
-from services.preprocessor.render import RenderedPrompt, render
-from services.preprocessor.strip import strip
-from services.runtime.config.stages import PreprocessorConfig
+from services.preprocessor.model.model_setup import ModelSetup
+from services.preprocessor.prompt.prompt_tools import PromptToolCache
+from services.preprocessor.prompt.raw_prompt import encode_raw, render_raw
+from services.preprocessor.prompt.render import RenderedPrompt, render
+from services.preprocessor.prompt.strip import strip
 from services.templates.tools import PromptTools
 from services.tokenization.segments import TokenIds
 
@@ -160,44 +158,3 @@ class PromptMaker:
         )
         images = place_images(encoded.ids, rendered.images)
         return Prompt(rendered=rendered, encoded=encoded, images=images)
-
-
-def assemble(
-    conversation: Conversation,
-    setup: ModelSetup,
-    *,
-    unseal: Unseal = opens_nothing,
-    ledger: Ledger | None = None,
-) -> Prompt:
-    """The prompt of a conversation, for use as a library. Raises as `PromptMaker.make`.
-
-    `ledger`: its turns, if there are any. A caller with a ledger calls `Ledger.keep` with the
-    result. A caller that makes many prompts keeps a `PromptMaker`, which caches their tools.
-    """
-    if ledger is None:
-        ledger = Ledger(setup.encoder)
-    return PromptMaker(setup, ledger).make(conversation, unseal)
-
-
-def prompt_ids(model: str, conversation: Conversation) -> list[int]:
-    """The token ids of a conversation's prompt, as the preprocessor sends them to a worker. For use
-    as a library, without any service.
-
-    `model` is a directory (or hub id) with the model's configuration, tokenizer and chat template;
-    weights are not needed. Each call loads these files, in a second or two. For more prompts load
-    them once:
-
-        setup = ModelSetup.load(PreprocessorConfig(model=model))
-        prompt = assemble(conversation, setup)
-
-    The `Prompt` also has the text, and the tools as the model sees them; `output_settings` finds
-    the stop ids.
-
-    Raises OSError or ValueError where the model cannot be loaded, Invalid where the template
-    refuses the conversation, ContextOverflow where it does not fit the model's context window.
-    """
-    setup = ModelSetup.load(PreprocessorConfig(model=model))
-    check_sampling(conversation.sampling, setup.tokenizer.vocab_size)
-    prompt = assemble(conversation, setup)
-    output_settings(conversation.sampling, setup, len(prompt.ids))
-    return list(prompt.ids)

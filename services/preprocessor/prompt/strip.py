@@ -21,7 +21,7 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from schemas.conversation import Conversation, Message, Part, Text
-from services.preprocessor.call_pairs import join_pairs
+from services.preprocessor.prompt.call_pairs import join_pairs
 from services.templates.messages import is_instruction
 
 _NAME = r"x-anthropic-billing-header:"

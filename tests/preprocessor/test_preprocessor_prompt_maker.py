@@ -23,9 +23,9 @@ from schemas.conversation import (
 )
 from schemas.errors import Invalid
 from schemas.token_ids import pack_ids
-from services.preprocessor.model import ModelSetup
-from services.preprocessor.prompt import assemble
-from services.preprocessor.render import allowed_tools
+from services.preprocessor.library import assemble
+from services.preprocessor.model.model_setup import ModelSetup
+from services.preprocessor.prompt.render import allowed_tools
 from tests.kit.bodies import MESSAGES
 from tests.kit.conversations import assistant, conversation, result, user
 from tests.kit.every import Cases

@@ -2,8 +2,8 @@
 the reference tokenizer and template engine."""
 
 from schemas.conversation import Conversation
-from services.preprocessor.prompt import Prompt
-from services.preprocessor.prompt_changes import PromptChangeReporter
+from services.preprocessor.changes.prompt_changes import PromptChangeReporter
+from services.preprocessor.prompt.prompt_maker import Prompt
 from services.preprocessor.threads import PromptThreads
 from services.runtime.process import Process
 from services.templates.renderer import TemplateRenderer

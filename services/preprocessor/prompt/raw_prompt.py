@@ -7,7 +7,7 @@ from schemas.errors import Invalid
 from schemas.token_ids import unpack_ids
 from services.ledger.lookup.match import Outcome
 from services.ledger.prompt.encode import EncodedPrompt
-from services.preprocessor.render import RenderedPrompt, allowed_tools, enforced_format
+from services.preprocessor.prompt.render import RenderedPrompt, allowed_tools, enforced_format
 from services.tokenization.prompt_tokenizer import PromptTokenizer
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from schemas.conversation import Sampling
 from services.families import UnknownFamily
-from services.preprocessor.model import ModelSetup
+from services.preprocessor.model.model_setup import ModelSetup
 from services.runtime.config.stages import PreprocessorConfig
 from services.tokenization.tokenizer_files import LoadedTokenizer
 from tests.preprocessor.described_model import DESCRIPTION, describe_model
@@ -27,7 +27,7 @@ def model_dir(
         tokenizer.chat_template = Path(model, "chat_template.jinja").read_text()
         return tokenizer
 
-    monkeypatch.setattr("services.preprocessor.model.load_tokenizer", load_tokenizer)
+    monkeypatch.setattr("services.preprocessor.model.model_setup.load_tokenizer", load_tokenizer)
     return Path(shutil.copytree(demo_dir, tmp_path / "my-model"))
 
 

@@ -5,8 +5,8 @@ import msgspec
 from msgspec.structs import replace
 
 from schemas.conversation import ToolSpec
-from services.preprocessor.model import ModelSetup
-from services.preprocessor.tool_weights import tool_tokens
+from services.preprocessor.model.model_setup import ModelSetup
+from services.preprocessor.prompt.tool_weights import tool_tokens
 from services.runtime.caches.memo import Memo
 from services.templates.tools import PromptTools
 

@@ -19,7 +19,7 @@ from prometheus_client import CollectorRegistry, Counter
 
 from schemas.conversation import Call, Conversation, Message, Part, Text
 from schemas.session import SessionKey, session_key
-from services.preprocessor.prompt import Prompt
+from services.preprocessor.prompt.prompt_maker import Prompt
 from services.prompt_diff.prompts import ComparedPrompt, Difference, difference
 from services.runtime.caches.branch_cache import BranchCache
 from services.runtime.observability.telemetry import FilteringBoundLogger

@@ -7,7 +7,7 @@ from schemas.conversation import Message, Text
 from services.ledger.prompt.model import LedgerModel
 from services.ledger.turn_ledger import TurnLedger
 from services.ledger.turns.turn_reader import TurnReader
-from services.preprocessor.model import ModelSetup
+from services.preprocessor.model.model_setup import ModelSetup
 from services.templates.assistant import AssistantWriter
 from services.templates.messages import render_messages
 from services.tokenization.detokenizer import Vocabulary

@@ -10,8 +10,8 @@ from schemas.control import THINKING_BUDGET, VISION, ModelCard
 from schemas.conversation import EFFORTS, Sampling
 from schemas.requests import ThoughtSpelling
 from services.families import Family
-from services.preprocessor.family_choice import choose_family
-from services.preprocessor.thought_spelling import thought_spelling
+from services.preprocessor.model.family_choice import choose_family
+from services.preprocessor.model.thought_spelling import thought_spelling
 from services.runtime.config.base import MIB
 from services.runtime.config.stages import PreprocessorConfig
 from services.templates.chat_template import ChatTemplate

@@ -1,0 +1,1 @@
+"""Loads a model for the preprocessor: its setup, family, thought budget and ledger."""

@@ -1,0 +1,1 @@
+"""Makes the prompt of a conversation. Pure."""
