@@ -7,6 +7,7 @@ from typing import TypeAlias, TypeVar
 
 from cachetools import Cache, LRUCache
 from msgspec import Raw, Struct
+from typing_extensions import override
 
 from schemas.errors import TooLarge
 from services.frontend.stored.record import Record, StoredRecord, StoredReply, StoredResponse
@@ -168,6 +169,36 @@ class MemoryStore:
             if not self._is_expired(self._records.peek(first)):
                 return
             self.forget(first)
+
+
+class ConnectionStore(MemoryStore):
+    """The records of one connection, in front of the deployment's store, which has the others."""
+
+    def __init__(self, limits: StoreLimits, clock: Clock, deployment: MemoryStore) -> None:
+        super().__init__(limits, clock)
+        self._deployment = deployment
+
+    @override
+    async def get(
+        self,
+        kind: type[R],
+        id: str,
+        tenant: str | None,
+        *,
+        ended: bool = False,
+        wait: bool = True,
+    ) -> R | None:
+        record = self.find(kind, id, tenant)
+        if record is not None:
+            return record
+        return await self._deployment.get(kind, id, tenant, ended=ended, wait=wait)
+
+    @override
+    async def item(self, id: str, tenant: str | None) -> Raw | None:
+        item = await super().item(id, tenant)
+        if item is not None:
+            return item
+        return await self._deployment.item(id, tenant)
 
 
 class _Records(LRUCache[str, Record]):

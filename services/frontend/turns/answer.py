@@ -3,7 +3,7 @@ the answer ends.
 
 Every kind of answer is made by the same calls, and differs in its sink: HTTP streams and documents
 (`apis.shared.http_answer`), background responses and WebSocket lanes
-(`apis.responses.state.running`), and summaries that this server reads itself (`compaction`).
+(`apis.responses.state.detached`), and summaries that this server reads itself (`compaction`).
 
 The first byte is sent when the gateway has opened every turn, so that a refusal gets an error
 status. A later failure is the stream's last event. However an answer ends (hang-up, slow reader,

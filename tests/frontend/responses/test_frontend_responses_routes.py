@@ -1,7 +1,5 @@
-"""Tests `/v1/responses` over HTTP: storing, continuing, counting, truncating, and large requests."""
+"""Tests `/v1/responses` over HTTP: continuing, counting, truncating, and large requests."""
 
-import asyncio
-import json
 import threading
 from pathlib import Path
 from typing import Any
@@ -9,17 +7,13 @@ from typing import Any
 import pytest
 
 from schemas.conversation import Reasoning, Result
-from schemas.errors import ContextOverflow, ErrorInfo, ErrorKind
-from schemas.events import Failed
+from schemas.errors import ContextOverflow
 from services.frontend.apis.responses.request import Responses, ResponsesRequest
-from services.frontend.stored.record import StoredResponse
 from services.runtime.config.frontend import FrontendConfig
 from tests.frontend.responses.responses_client import ANSWER, Client, agent, keyed, said, types
 from tests.kit.bodies import MODEL, block, function_call, function_output, message, user
-from tests.kit.events import text
 from tests.kit.every import Cases
 from tests.kit.frontend import FakeGateway, FakeTurn, Served, serving
-from tests.kit.waiting import LIMIT_S
 
 PNG = "data:image/png;base64,iVBORw0KGgo="
 
@@ -27,56 +21,6 @@ PNG = "data:image/png;base64,iVBORw0KGgo="
 @pytest.fixture
 def gateway() -> FakeGateway:
     return FakeGateway(agent)
-
-
-async def test_response_is_stored_as_it_was_sent(client: Client) -> None:
-    made = await client.create(metadata={"a": "b"})
-    assert made["status"] == "completed"
-    assert types(made["output"]) == ANSWER
-    assert await client.get(made["id"]) == made
-    error = await client.refused("GET", f"/{made['id']}?stream=true")
-    assert error["param"] == "stream", "it was not streamed"
-    error = await client.refused("POST", f"/{made['id']}/cancel")
-    assert error["message"] == "Cannot cancel a synchronous response."
-
-
-async def test_streamed_response_is_stored_and_replayed_from_any_event(client: Client) -> None:
-    events = await client.stream()
-    made = events[-1]["response"]
-    assert [event["sequence_number"] for event in events] == list(range(len(events)))
-    assert await client.get(made["id"]) == made
-    assert await client.replay(made["id"]) == events
-    for after in (0, 5, len(events) - 1, len(events) + 7):
-        assert await client.replay(made["id"], after) == events[after + 1 :], after
-    error = await client.refused("GET", f"/{made['id']}?stream=true&starting_after=-1")
-    assert error["param"] == "starting_after"
-
-
-async def test_store_false_stores_nothing(client: Client) -> None:
-    whole = await client.create(store=False)
-    streamed = (await client.stream(store=False))[-1]["response"]
-    for made in (whole, streamed):
-        assert made["store"] is False
-        error = await client.refused("GET", f"/{made['id']}", 404)
-        assert error["message"] == f"Response with id '{made['id']}' not found."
-        error = await client.refuse(previous_response_id=made["id"])
-        assert error["code"] == "previous_response_not_found"
-        assert error["param"] == "previous_response_id"
-
-
-async def test_response_is_stored_before_its_end_is_sent(served: Served) -> None:
-    """A client may continue from a response as soon as it receives `response.completed`."""
-    body = {"model": MODEL, "input": "hi", "stream": True}
-    async with served.http.post("/v1/responses", json=body) as response:
-        async for line in response.content:
-            if line.startswith(b'data: {"type":"response.completed"'):
-                event = json.loads(line[6:])
-                assert (
-                    await served.responses.store.get(StoredResponse, event["response"]["id"], None)
-                    is not None
-                )
-                return
-    raise AssertionError("the response did not end")
 
 
 async def test_chain_gives_the_whole_conversation(served: Served, client: Client) -> None:
@@ -184,24 +128,6 @@ async def test_unsupported_request_is_refused(client: Client, path: str, cases: 
         with cases.case(param):
             error = await client.refuse(path, **body)
             assert (error["type"], error["param"]) == ("invalid_request_error", param)
-
-
-async def test_failed_response_is_stored(client: Client, gateway: FakeGateway) -> None:
-    gone = Failed(ErrorInfo(ErrorKind.ENGINE, "Gone."))
-    gateway.steps = lambda: [[*text(0, "So far")], [gone]]
-    end = (await client.stream())[-1]
-    assert (end["type"], end["response"]["status"]) == ("response.failed", "failed")
-    assert await client.get(end["response"]["id"]) == end["response"]
-
-
-async def test_response_is_not_stored_after_a_hangup(served: Served, gateway: FakeGateway) -> None:
-    gateway.steps = lambda: [[*text(0, "So far")], asyncio.Event()]
-    body = {"model": MODEL, "input": "hi", "stream": True}
-    async with served.http.post("/v1/responses", json=body) as response:
-        await response.content.readuntil(b"response.output_text.delta")
-    turn = gateway.turns[0]
-    await asyncio.wait_for(turn.cancel_seen.wait(), LIMIT_S)
-    assert await served.responses.store.get(StoredResponse, f"resp_{turn.id}", None) is None
 
 
 async def test_counted_tokens_equal_the_prompts_tokens(

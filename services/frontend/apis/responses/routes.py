@@ -10,10 +10,15 @@ from services.frontend.apis.responses import wire, wire_answers, wire_events
 from services.frontend.apis.responses.errors import FORMAT, not_found
 from services.frontend.apis.responses.parse.body import DecodedRequest
 from services.frontend.apis.responses.request import DIALECT, Responses
-from services.frontend.apis.responses.state.background import Background, Job
-from services.frontend.apis.responses.state.connections import Connections
+from services.frontend.apis.responses.state.accepted_request import StoredRequest
+from services.frontend.apis.responses.state.background import (
+    Background,
+    Job,
+    send_events,
+    stored_events,
+    wait_for_end,
+)
 from services.frontend.apis.responses.state.expand import chain_items
-from services.frontend.apis.responses.state.follow import send_events, stored_events, wait_for_end
 from services.frontend.apis.responses.state.input_items import integer, list_page, page_of
 from services.frontend.apis.responses.state.request_reader import RequestReader
 from services.frontend.apis.responses.state.running_responses import (
@@ -21,7 +26,7 @@ from services.frontend.apis.responses.state.running_responses import (
     RunningResponses,
 )
 from services.frontend.apis.responses.state.sealing import Sealers
-from services.frontend.apis.responses.state.stored_request import StoredRequest
+from services.frontend.apis.responses.state.socket.connections import Connections
 from services.frontend.apis.shared.api import (
     WEATHER_PARAMETERS,
     Api,

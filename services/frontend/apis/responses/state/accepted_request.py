@@ -1,37 +1,29 @@
-"""A request that was read and converted, and the record of its response for the store."""
+"""A request that was read and converted, with what stores its response.
 
+The response to an HTTP request is stored before the client has the end, because the client's next
+request may continue it.
+"""
+
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
 from msgspec import Raw
+from typing_extensions import override
 
+from schemas.events import Failed, Finish, TurnEvent
 from services.frontend.apis.responses import wire_answers
-from services.frontend.apis.responses.parse.body import DecodedRequest
-from services.frontend.apis.responses.render.response_renderer import ResponseRenderer
+from services.frontend.apis.responses.render.response_renderer import (
+    ResponseRenderer,
+    ResponsesCollector,
+)
 from services.frontend.apis.responses.request import ResponsesRequest
-from services.frontend.apis.responses.state.input_items import stored_items
+from services.frontend.apis.responses.state.input_items import InputItems
 from services.frontend.apis.responses.state.recording import EventPacker, NoPacker, StreamRecorder
+from services.frontend.stored.memory import MemoryStore
 from services.frontend.stored.record import StoredResponse
-from services.frontend.turns.interfaces import RenderInfo
-
-
-class InputItems:
-    """The items of a request's own input, each with an id.
-
-    They are made when they are first read: those of a small input after the answer, when no client
-    waits.
-    """
-
-    def __init__(self, decoded: DecodedRequest, turn_id: str) -> None:
-        self._decoded = decoded
-        self._turn_id = turn_id
-        self._items: list[Raw] | None = None
-
-    def read(self) -> list[Raw]:
-        """Returns the items; makes them the first time."""
-        if self._items is None:
-            self._items = stored_items(self._decoded, self._turn_id)
-        return self._items
+from services.frontend.turns.interfaces import ParsedRequest, RenderInfo
+from services.runtime.observability.telemetry import FilteringBoundLogger
 
 
 @dataclass(frozen=True)
@@ -94,3 +86,74 @@ class AcceptedRequest:
             return None
         summary_items = len(self.request.shape.before)
         return [*self.compacted, *output[summary_items:]]
+
+
+class StoredRequest(ParsedRequest, frozen=True, kw_only=True):
+    """A request with a response that is also stored."""
+
+    accepted: AcceptedRequest
+    store: MemoryStore
+    log: FilteringBoundLogger
+
+    @classmethod
+    def of(
+        cls, accepted: AcceptedRequest, store: MemoryStore, log: FilteringBoundLogger
+    ) -> "StoredRequest":
+        """Makes it of a request that was accepted."""
+        request = accepted.request
+        return cls(
+            conversation=request.conversation,
+            stream=request.stream,
+            notes=request.notes,
+            may_shorten=request.may_shorten,
+            accepted=accepted,
+            store=store,
+            log=log,
+        )
+
+    @override
+    def renderer(self, answer: RenderInfo) -> "StoredStream":
+        return StoredStream(self.accepted.request.renderer(answer), self)
+
+    @override
+    def collector(self, answer: RenderInfo) -> "StoredCollector":
+        return StoredCollector(self.accepted.request.renderer(answer), self)
+
+    def keep(self, stream: ResponseRenderer, recording: bytes = b"") -> None:
+        """Stores the response. `recording`: its stream, compressed."""
+        self.store.put(self.accepted.record(stream, recording))
+
+
+class StoredStream(StreamRecorder):
+    """Renders the stream of a response, and stores the response when its turn has ended."""
+
+    def __init__(self, stream: ResponseRenderer, request: StoredRequest) -> None:
+        super().__init__(stream, EventPacker())
+        self._request = request
+
+    @override
+    def render(self, events: Sequence[TurnEvent], choice: int = 0) -> bytes:
+        rendered = super().render(events, choice)
+        if isinstance(events[-1], Finish | Failed):
+            self._keep()
+        return rendered
+
+    def _keep(self) -> None:
+        try:
+            self._request.keep(self.stream, self.recording())
+        except Exception:  # the client must still get the end of its answer
+            self._request.log.exception("turn.end_failed")
+
+
+class StoredCollector(ResponsesCollector):
+    """Collects a response, and stores it before it becomes a document."""
+
+    def __init__(self, stream: ResponseRenderer, request: StoredRequest) -> None:
+        super().__init__(stream)
+        self._request = request
+
+    @override
+    def body(self) -> bytes:
+        document = super().body()
+        self._request.keep(self.stream)
+        return document

@@ -58,6 +58,25 @@ def stored_items(decoded: DecodedRequest, turn: str) -> list[Raw]:
     ]
 
 
+class InputItems:
+    """The items of a request's own input, each with an id.
+
+    They are made when they are first read: those of a small input after the answer, when no client
+    waits.
+    """
+
+    def __init__(self, decoded: DecodedRequest, turn_id: str) -> None:
+        self._decoded = decoded
+        self._turn_id = turn_id
+        self._items: list[Raw] | None = None
+
+    def read(self) -> list[Raw]:
+        """Returns the items; makes them the first time."""
+        if self._items is None:
+            self._items = stored_items(self._decoded, self._turn_id)
+        return self._items
+
+
 def page_of(query: Mapping[str, str]) -> tuple[str | None, int, bool]:
     """The page that a query string selects: `after`, `limit` and `newest_first` of `list_page`.
     Raises Invalid.

@@ -12,7 +12,7 @@ from schemas.conversation import Conversation
 from schemas.events import Usage
 from services.frontend.apis.responses.parse.body import DecodedRequest
 from services.frontend.apis.responses.request import Responses, ResponsesRequest
-from services.frontend.apis.responses.state.accepted_request import AcceptedRequest, InputItems
+from services.frontend.apis.responses.state.accepted_request import AcceptedRequest
 from services.frontend.apis.responses.state.compaction import (
     exceeds_threshold,
     instructions,
@@ -20,7 +20,7 @@ from services.frontend.apis.responses.state.compaction import (
     user_messages,
 )
 from services.frontend.apis.responses.state.expand import expand
-from services.frontend.apis.responses.state.input_items import stored_items
+from services.frontend.apis.responses.state.input_items import InputItems, stored_items
 from services.frontend.apis.responses.state.sealing import Sealers
 from services.frontend.apis.shared.client import Headers
 from services.frontend.http.bodies import is_large

@@ -8,7 +8,7 @@ from aiohttp import web
 
 from schemas.notices import ResponseCancelled, ResponseDeleted, ResponseNotice
 from services.frontend.apis.responses.state.background import Background
-from services.frontend.apis.responses.state.connections import Connections
+from services.frontend.apis.responses.state.socket.connections import Connections
 from services.frontend.stored.memory import MemoryStore
 
 SETTLE_S = 2.0

@@ -21,7 +21,7 @@ _NO_PROMPT = Prepared(0, 0)
 """Stands for the preparation of a turn that could not start."""
 
 
-class RunningResponse(StreamWriter):
+class DetachedResponse(StreamWriter):
     """One response while it is made, and the writer of its stream: a subclass emits the parts."""
 
     def __init__(self, accepted: AcceptedRequest, model: ModelAccess) -> None:

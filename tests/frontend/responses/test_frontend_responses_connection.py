@@ -15,7 +15,7 @@ from aiohttp import ClientWebSocketResponse, WSMsgType, WSServerHandshakeError
 
 from schemas.errors import ContextOverflow, Invalid, Overloaded
 from schemas.events import FinishReason
-from services.frontend.apis.responses.state import socket as socket_limits
+from services.frontend.apis.responses.state.socket import connection as limits
 from services.runtime.config.frontend import FrontendConfig
 from tests.frontend.responses.responses_client import Client, agent, keyed, said
 from tests.kit.bodies import MODEL
@@ -179,16 +179,16 @@ async def test_excess_lanes_and_waiting_requests_are_refused(
     served: Served, socket: Socket
 ) -> None:
     served.gateway.hold = asyncio.Event()
-    for number in range(socket_limits.MAX_LANES):
+    for number in range(limits.MAX_LANES):
         await socket.send(stream_id=f"lane{number}")
     error = await socket.refuse(stream_id="one-more")
     assert (error["status"], error["code"]) == (429, "websocket_stream_limit_reached")
-    for _ in range(socket_limits.MAX_WAITING):
+    for _ in range(limits.MAX_WAITING):
         await socket.send(stream_id="lane0")
     error = await socket.refuse(stream_id="lane0")
     assert error["code"] == "websocket_stream_limit_reached"
     served.gateway.hold.set()
-    for _ in range(socket_limits.MAX_LANES + socket_limits.MAX_WAITING):
+    for _ in range(limits.MAX_LANES + limits.MAX_WAITING):
         while (await socket.receive())["type"] != "response.completed":
             pass
     await socket.complete(stream_id="one-more")
@@ -200,7 +200,7 @@ async def test_requests_that_wait_are_bounded_in_bytes(
     """The bytes of both connections count for the caller, and are free again with its turns."""
     held = served.callers.caller_of("").held
     monkeypatch.setattr(held, "limit", 250_000)
-    monkeypatch.setattr(socket_limits, "MAX_HELD_BYTES", 200_000)
+    monkeypatch.setattr(limits, "MAX_HELD_BYTES", 200_000)
     served.gateway.hold = asyncio.Event()
     async with connecting(served) as other:
         long = "x" * 90_000
@@ -368,7 +368,7 @@ async def test_keys_apply_to_connections_and_to_each_request(tmp_path: Path) -> 
 async def test_connection_keeps_a_bounded_number_of_responses(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(socket_limits, "MEMORY_BYTES", 20_000)
+    monkeypatch.setattr(limits, "MEMORY_BYTES", 20_000)
     async with connecting(served) as socket:
         last: dict[str, Any] = {}
         while last.get("type") != "error":

@@ -5,7 +5,10 @@ from aiohttp import web
 from schemas.errors import Invalid
 from services.frontend.apis.responses.errors import FORMAT
 from services.frontend.apis.responses.state.request_reader import RequestReader
-from services.frontend.apis.responses.state.socket import MAX_FRAME_BYTES, Socket
+from services.frontend.apis.responses.state.socket.connection import (
+    MAX_FRAME_BYTES,
+    SocketConnection,
+)
 from services.frontend.http.auth import Callers
 from services.frontend.http.request_context import REQUEST_CONTEXT
 
@@ -22,7 +25,7 @@ class Connections:
         self._reader = reader
         self._callers = callers
         self._config = reader.turns.config
-        self._open: set[Socket] = set()
+        self._open: set[SocketConnection] = set()
         self._draining = False
 
     def __len__(self) -> int:
@@ -39,7 +42,7 @@ class Connections:
         if not self._accepts() or not ws.can_prepare(http):
             return _refused(http)
         await ws.prepare(http)
-        socket = Socket(ws, http, self._reader, self._callers)
+        socket = SocketConnection(ws, http, self._reader, self._callers)
         self._open.add(socket)
         try:
             await socket.run()

@@ -35,17 +35,16 @@ from schemas.errors import (
 from schemas.events import Finish, FinishReason, Usage
 from services.frontend.apis.responses.parse.body import DecodedRequest
 from services.frontend.apis.responses.render.events import payloads
-from services.frontend.apis.responses.state import frames
 from services.frontend.apis.responses.state.accepted_request import AcceptedRequest
-from services.frontend.apis.responses.state.connection_store import ConnectionStore
+from services.frontend.apis.responses.state.detached import DetachedResponse
 from services.frontend.apis.responses.state.request_reader import RequestReader
-from services.frontend.apis.responses.state.running import RunningResponse
-from services.frontend.apis.responses.state.socket_writer import SocketWriter
+from services.frontend.apis.responses.state.socket import frames
+from services.frontend.apis.responses.state.socket.socket_writer import SocketWriter
 from services.frontend.http.auth import Callers
 from services.frontend.http.bodies import is_large
 from services.frontend.http.held_bytes import HeldBytes
 from services.frontend.http.request_context import REQUEST_CONTEXT, RequestContext
-from services.frontend.stored.memory import StoreLimits
+from services.frontend.stored.memory import ConnectionStore, StoreLimits
 from services.frontend.stored.record import StoredResponse
 from services.frontend.turns.turn_service import ModelAccess
 from services.runtime.config.base import MIB
@@ -77,7 +76,7 @@ class LaneRequest(NamedTuple):
     """The bytes of its frame."""
 
 
-class Socket:
+class SocketConnection:
     """One connection."""
 
     def __init__(
@@ -266,11 +265,15 @@ class Socket:
             self._writer.send(payload[:-1] + suffix)
 
 
-class LaneResponse(RunningResponse):
+class LaneResponse(DetachedResponse):
     """A response in a lane of a connection."""
 
     def __init__(
-        self, socket: Socket, lane: str | None, accepted: AcceptedRequest, model: ModelAccess
+        self,
+        socket: SocketConnection,
+        lane: str | None,
+        accepted: AcceptedRequest,
+        model: ModelAccess,
     ) -> None:
         super().__init__(accepted, model)
         self._socket = socket

@@ -1,0 +1,1 @@
+"""Serves responses over WebSockets."""
