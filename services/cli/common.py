@@ -13,6 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
+from services.runtime.request_headers import AllowedHosts
+
 _LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "[::1]", "": "127.0.0.1"}
 _NODE_EXPORTER = 9100
 _ELSEWHERE = ("192.0.2.1", 9)
@@ -83,12 +85,13 @@ def reachable_host(host: str) -> str:
     return f"[{host}]" if ":" in host and not host.startswith("[") else host
 
 
-def other_machines_hosts(host: str) -> list[str]:
-    """Returns the hosts by which other machines reach a listener on `host`: this machine's name and
-    address where it listens on all addresses; elsewhere none."""
+def other_machines_hosts(host: str, allowed: AllowedHosts) -> list[str]:
+    """Returns the hosts by which other machines reach a server that listens on `host`: this
+    machine's name, if the server allows it, and address where it listens on all addresses;
+    elsewhere none."""
     if host not in _LOOPBACK:
         return []
-    hosts = [socket.gethostname()]
+    hosts = list(filter(allowed.allows, [socket.gethostname()]))
     with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect(_ELSEWHERE)  # this sends nothing
         hosts.append(probe.getsockname()[0])

@@ -33,16 +33,20 @@ class AllowedHosts:
             return cls(configured)
         return cls([listening] if is_loopback(listening) and not guarded else ["*"])
 
-    def check(self, host: str) -> None:
-        """Raises Forbidden for the `Host` header of a request to a name that is not this
-        server's."""
+    def allows(self, host: str) -> bool:
+        """Returns whether a `Host` header has a name of this server."""
         if self._all:
-            return
+            return True
         try:
             name = (urlsplit(f"//{host}").hostname or "").rstrip(".")
         except ValueError:  # brackets without an address
             name = host
-        if name not in self._names and not _is_address(name):
+        return name in self._names or _is_address(name)
+
+    def check(self, host: str) -> None:
+        """Raises Forbidden for the `Host` header of a request to a name that is not this
+        server's."""
+        if not self.allows(host):
             raise Forbidden(
                 f"This server has no host name {host[:200]!r}; it can be allowed with "
                 "--allowed-hosts.",

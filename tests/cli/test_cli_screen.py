@@ -43,6 +43,9 @@ def test_instructions_have_addresses_for_other_machines(
     first, *more = made.other_urls(81)
     assert first == "http://gpu1:81"
     assert all(one.startswith("http://") and one.endswith(":81") for one in more)
+    for own, refused in ("gpu1", []), ("llm.example", [first]):
+        named = plan("--host", "0.0.0.0", "--allowed-hosts", own)
+        assert named.other_urls(81) == [url for url in made.other_urls(81) if url not in refused]
     text = instructions(
         made, [made.url(81)], ServedModelNotes(), 3.21, "turnwire", other_urls=["http://gpu1:81"]
     )

@@ -117,7 +117,7 @@ async def _serve(sources: Sources, files: tuple[Path, ...], flags: InspectorFlag
 
     async def listen() -> None:
         await web.TCPSite(runner, flags.host, port).start()
-        address, *others = addresses(flags.host, runner.addresses[0][1], key)
+        address, *others = addresses(flags.host, runner.addresses[0][1], key, hosts)
         print(f"turnwire inspect: {address}", flush=True)
         if others:
             print(f"From other machines:  {' or '.join(others)}", flush=True)
@@ -198,9 +198,9 @@ def required_key(flags: InspectorFlags) -> str | None:
     return secrets.token_urlsafe(24)
 
 
-def addresses(host: str, port: int, key: str | None) -> list[str]:
+def addresses(host: str, port: int, key: str | None, allowed: AllowedHosts) -> list[str]:
     """What a user opens in a browser: the first on this machine, the others on other machines, if
     it listens on all addresses."""
     query = "" if key is None else f"?key={key}"
-    hosts = [reachable_host(host), *other_machines_hosts(host)]
+    hosts = [reachable_host(host), *other_machines_hosts(host, allowed)]
     return [f"http://{name}:{port}/{query}" for name in hosts]

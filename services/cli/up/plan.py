@@ -30,7 +30,7 @@ from services.runtime.config.service import BusConfig
 from services.runtime.config.stages import WorkerConfig
 from services.runtime.config.stores import BucketsConfig
 from services.runtime.config.tables import STAGES, UpConfig
-from services.runtime.request_headers import is_loopback
+from services.runtime.request_headers import AllowedHosts, is_loopback
 from services.worker.engines.registry import decodes_on_server
 
 DEMO_MODEL = "turnwire-demo"
@@ -74,14 +74,19 @@ class UpPlan(Struct, frozen=True):
     def other_urls(self, port: int) -> list[str]:
         """Returns the base URLs of a frontend for clients on other machines, if it listens on all
         addresses."""
-        return [self._url(host, port) for host in other_machines_hosts(self.frontend.host)]
+        host = self.frontend.host
+        allowed = AllowedHosts.of(self.frontend.allowed_hosts, host, guarded=self._is_guarded)
+        return [self._url(name, port) for name in other_machines_hosts(host, allowed)]
 
     @property
     def open_to_others(self) -> bool:
         """Whether frontends listen beyond this machine, and require neither key nor certificate."""
-        front = self.frontend
-        required = front.api_keys_file or front.tls_client_ca_file
-        return not required and not is_loopback(front.host)
+        return not self._is_guarded and not is_loopback(self.frontend.host)
+
+    @property
+    def _is_guarded(self) -> bool:
+        """Whether frontends require a key or a certificate."""
+        return bool(self.frontend.api_keys_file or self.frontend.tls_client_ca_file)
 
     def _url(self, host: str, port: int) -> str:
         scheme = "https" if self.frontend.tls_cert_file else "http"

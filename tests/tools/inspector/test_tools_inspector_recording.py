@@ -12,6 +12,7 @@ from schemas.errors import EngineFailed
 from schemas.events import Failed
 from schemas.frames import EventFrame, TokenFrame
 from schemas.requests import GenerateRequest, TurnRequest, encode_generate
+from services.runtime.request_headers import AllowedHosts
 from tests.tools.inspector.by_hand import Bus, answer, asked, block_events, result, user
 from turnwire_tools.inspector.command import InspectorFlags, addresses, required_key
 from turnwire_tools.inspector.fold import Fold
@@ -128,11 +129,14 @@ def test_a_key_is_required_on_any_other_than_a_loopback_address(tmp_path: Path) 
 
 
 def test_addresses_are_those_that_browsers_reach() -> None:
-    assert addresses("127.0.0.1", 81, None) == ["http://127.0.0.1:81/"]
-    assert addresses("fd00::1", 81, "k") == ["http://[fd00::1]:81/?key=k"]
-    first, *others = addresses("0.0.0.0", 81, "k")
+    every = AllowedHosts(["*"])
+    assert addresses("127.0.0.1", 81, None, every) == ["http://127.0.0.1:81/"]
+    assert addresses("fd00::1", 81, "k", every) == ["http://[fd00::1]:81/?key=k"]
+    first, *others = addresses("0.0.0.0", 81, "k", every)
     assert first == "http://127.0.0.1:81/?key=k"
-    assert others[0] == f"http://{socket.gethostname()}:81/?key=k"
+    by_name = f"http://{socket.gethostname()}:81/?key=k"
+    assert others[0] == by_name
+    assert by_name not in addresses("0.0.0.0", 81, "k", AllowedHosts(["llm.example"]))
 
 
 HISTORY = (user("Q"), answer(LS), result(LS, "a.txt"))
