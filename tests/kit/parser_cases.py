@@ -17,6 +17,7 @@ from services.families.grammar.call_marker import CallReader
 from services.families.grammar.scanner import Scanner
 from services.families.grammar.shapes import BLANKS
 from services.families.grammar.turn_state import CallOpener, TurnState
+from services.families.readers.json_values import Values
 from services.families.tool_types import Tools
 from tests.kit.examples import chance_for
 
@@ -232,3 +233,16 @@ def read_body(
     reading = drive(body.read(turn, opener), turn.scanner, grouped(list(text), size))
     turn.blocks.settle(stopped=reason is FinishReason.STOP)
     return fold(turn.blocks.drain()), turn.scanner.rest(), None if reading.is_call else reading.text
+
+
+def copy_value(reader: Values, text: str, size: int | None = None) -> tuple[str, bool, str]:
+    """Reads a value; returns its JSON, whether it ended, and the remaining text; the same however
+    the text is cut."""
+    results = []
+    for pieces in [size] if size else [1, 3, 1000]:
+        said: list[str] = []
+        scanner = Scanner()
+        ended = drive(reader.copy(scanner, said.append), scanner, grouped(list(text), pieces))
+        results.append(("".join(said), ended, scanner.rest()))
+    assert results == results[:1] * len(results)
+    return results[0]
