@@ -19,8 +19,8 @@ from services.frontend.apis.chat import wire as chat
 from services.frontend.apis.chat.render import ChatSettings
 from services.frontend.apis.chat.request import Chat, ChatRequest
 from services.frontend.apis.messages import wire as messages
+from services.frontend.apis.messages.context_management import apply_context_edits
 from services.frontend.apis.messages.errors import explain
-from services.frontend.apis.messages.preparation import apply_context_edits
 from services.frontend.apis.messages.request import Messages, MessagesRequest
 from services.frontend.apis.shared.api import Api, ApiSetup, Operation, json_response
 from services.frontend.apis.shared.client import Headers

@@ -7,7 +7,7 @@ import msgspec
 
 from schemas.conversation import Call, Conversation, Reasoning, Result, Text
 from services.frontend.apis.messages.context_edits import CLEARED
-from services.frontend.apis.messages.preparation import apply_context_edits
+from services.frontend.apis.messages.context_management import apply_context_edits
 from services.frontend.apis.messages.request import MessagesRequest
 from services.frontend.turns.turn_service import ModelAccess
 from tests.kit.bodies import (

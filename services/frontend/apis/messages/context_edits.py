@@ -2,8 +2,9 @@
 (`context_management`). Pure.
 
 `clear_thinking_20251015` is applied when the request is parsed. `clear_tool_uses_20250919` starts
-at a size of the prompt, and the answer reports the tokens that each edit cleared: `preparation`
-counts them, but only where an edit has something to clear. `compact_20260112` is in `compaction`.
+at a size of the prompt, and the answer reports the tokens that each edit cleared:
+`context_management` counts them, but only where an edit has something to clear. `compact_20260112`
+is in `compaction`.
 """
 
 from collections.abc import Iterator

@@ -52,7 +52,7 @@ class MessagesRequest(ParsedRequest, frozen=True, kw_only=True):
     edits: context_edits.Edits | None = None
     """None where the request has no `context_management`; the answer has none then."""
     compact: CompactEdit | None = None
-    """The edit that `preparation.compact` applies."""
+    """The edit that `context_management.compact` applies."""
     compaction: AnswerCompaction | None = None
     """The compaction at the beginning of the answer."""
     pausing: bool = False

@@ -3,9 +3,9 @@
 from aiohttp import web
 
 from services.frontend.apis.messages import wire, wire_answers
+from services.frontend.apis.messages.context_management import apply_context_edits, compact
 from services.frontend.apis.messages.errors import ANTHROPIC
 from services.frontend.apis.messages.message_renderer import message_id
-from services.frontend.apis.messages.preparation import apply_context_edits, compact
 from services.frontend.apis.messages.request import DIALECT, Messages, MessagesRequest
 from services.frontend.apis.messages.thread_history import held_messages
 from services.frontend.apis.messages.threads import Threads

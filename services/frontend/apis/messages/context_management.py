@@ -1,5 +1,5 @@
-"""Prepares a parsed request with the help of its model: applies the context edits that depend on
-the size of the prompt, and replaces a long conversation by a summary."""
+"""Applies the edits of `context_management` that depend on the size of the prompt, which a model
+counts: clears tool results, and replaces a long conversation by a summary."""
 
 from msgspec.structs import replace
 
