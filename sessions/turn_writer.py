@@ -24,7 +24,7 @@ from services.parser.turn_stream import TurnStream
 from services.preprocessor.model.model_setup import ModelSetup
 from services.preprocessor.prompt.prompt_maker import Prompt
 from services.runtime.storage.seal import Sealer
-from services.runtime.streams.turn_log import Cursor
+from services.runtime.streams.cursor import Cursor
 from services.tokenization.detokenizer import FamilyVocabulary
 from sessions.clients import Block, Dialogue
 

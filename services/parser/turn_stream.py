@@ -8,7 +8,8 @@ from sys import intern
 from schemas.control import StreamPosition
 from schemas.events import Prepared
 from schemas.requests import ParseContext
-from services.runtime.streams.turn_log import Cursor, TurnLog
+from services.runtime.streams.cursor import Cursor
+from services.runtime.streams.turn_log import TurnLog
 
 
 @dataclass(slots=True, eq=False, repr=False)

@@ -11,7 +11,7 @@ HEARTBEATS = "services/runtime/presence/heartbeats.py"
 REGISTRY = "services/runtime/presence/registry.py"
 LINKS = "services/runtime/streams/links.py"
 FRAMES = "services/runtime/streams/frames.py"
-TURN_LOG = "services/runtime/streams/turn_log.py"
+CURSOR = "services/runtime/streams/cursor.py"
 WORKER = "services/worker/service.py"
 OPENER = "services/worker/turn_opener.py"
 ENGINE_REQUESTS = "services/worker/engine_requests.py"
@@ -92,38 +92,38 @@ LINK_MUTANTS = [
 CURSOR_MUTANTS = [
     Mutant(
         "requests a replay from one character too far",
-        TURN_LOG,
+        CURSOR,
         "return StreamPosition(turn, attempt, length, block, self.tokens)",
         "return StreamPosition(turn, attempt, length + 1, block, self.tokens)",
     ),
     Mutant(
         "passes on text that it has",
-        TURN_LOG,
+        CURSOR,
         "fresh = Delta(event.block, self.length, event.text[have:], logprobs)",
         "fresh = Delta(event.block, self.length, event.text, logprobs)",
     ),
     Mutant(
         "accepts the end of a block that lacks text",
-        TURN_LOG,
+        CURSOR,
         "        if event.block > current or self.length < length:\n"
         "            return Verdict.GAP\n",
         "        if event.block > current:\n            return Verdict.GAP\n",
     ),
     Mutant(
         "accepts the end of a turn that lacks blocks",
-        TURN_LOG,
+        CURSOR,
         "event.blocks > self.blocks or not self.stopped or event.tokens > self.tokens",
         "event.tokens > self.tokens",
     ),
     Mutant(
         "does not send the start of a block again",
-        TURN_LOG,
+        CURSOR,
         "            self.stopped = self.length == 0\n",
         "            self.stopped = False\n",
     ),
     Mutant(
         "does not send the end of a turn again",
-        TURN_LOG,
+        CURSOR,
         "        self.tokens = min(self.tokens, max(position.tokens, 0))\n"
         "        self.ended = False\n",
         "        self.tokens = min(self.tokens, max(position.tokens, 0))\n",

@@ -11,7 +11,7 @@ from schemas.requests import ABSENT, ParseContext
 from services.parser.shard import Shard
 from services.parser.turn_parse import TurnParse
 from services.runtime.storage.seal import Sealer
-from services.runtime.streams.turn_log import Cursor
+from services.runtime.streams.cursor import Cursor
 from services.tokenization.detokenizer import Vocabulary
 from tests.kit.byte_tokenizers import byte_level
 

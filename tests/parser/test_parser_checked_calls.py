@@ -31,7 +31,7 @@ from services.families.bare_tools import reduced_json
 from services.parser.ledger_entry import entries_of
 from services.parser.shard import Shard
 from services.parser.turn_parse import TurnParse
-from services.runtime.streams.turn_log import Cursor, Verdict
+from services.runtime.streams.cursor import Cursor, Verdict
 from services.tokenization.detokenizer import FamilyVocabulary
 from services.worker.output.outbox import GONE
 from tests.families.damage import TOOLS, damaged_turn

@@ -9,7 +9,7 @@ from schemas.requests import ParseContext
 from services.families import find_family
 from services.parser.turn_parse import TurnParse
 from services.parser.turn_stream import TurnStream
-from services.runtime.streams.turn_log import Cursor
+from services.runtime.streams.cursor import Cursor
 from services.tokenization.detokenizer import FamilyVocabulary
 from tests.kit.every import for_rows
 from tests.parser.shard_turns import SEALER, VOCABULARY, ids_of

@@ -7,7 +7,7 @@ from schemas.frames import TokenEntry, TokenFinish
 from services.parser.fast_path import NO_FAST_PATH, UNREAD
 from services.parser.shard import Shard
 from services.parser.turn_parse import TurnParse
-from services.runtime.streams.turn_log import Cursor, Verdict
+from services.runtime.streams.cursor import Cursor, Verdict
 from services.worker.output.outbox import GONE
 from tests.kit.every import for_each
 from tests.kit.examples import chances

@@ -24,7 +24,7 @@ from schemas.requests import ParseContext
 from schemas.token_ids import pack_ids, unpack_ids
 from services.parser.shard import Shard
 from services.parser.turn_parse import TurnParse
-from services.runtime.streams.turn_log import Cursor, Verdict
+from services.runtime.streams.cursor import Cursor, Verdict
 from services.worker.engine import EngineDelta
 from services.worker.output.token_stream import TOKEN_BYTES, TokenStream
 from tests.parser.shard_turns import SEALER, STOP, VOCABULARY, ids_of

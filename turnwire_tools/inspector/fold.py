@@ -18,7 +18,7 @@ from schemas.conversation import Conversation
 from schemas.errors import ErrorInfo
 from schemas.events import Failed, Finish, LoggedEvent
 from services.preprocessor.prompt.strip import strip_preamble
-from services.runtime.streams.turn_log import Verdict
+from services.runtime.streams.cursor import Verdict
 from services.templates.messages import is_answer
 from services.tokenization.block_keys import with_images
 from services.tokenization.segments import TokenIds

@@ -8,7 +8,7 @@ from msgspec import Struct, field
 from schemas import events, requests
 from schemas.events import BlockKind
 from services.prompt_diff.prompts import Difference
-from services.runtime.streams.turn_log import Cursor
+from services.runtime.streams.cursor import Cursor
 from services.tokenization.segments import TokenIds
 from turnwire_tools.inspector.conversation import MAX_TEXT, NOTHING_ADDED, Addition
 

@@ -17,7 +17,8 @@ from schemas import events, frames, requests, token_ids
 from schemas.control import Cancel
 from schemas.conversation import Call, Conversation, Text
 from schemas.events import Failed, Finish, FinishReason, LoggedEvent, corrected
-from services.runtime.streams.turn_log import Cursor, TurnLog, Verdict
+from services.runtime.streams.cursor import Cursor, Verdict
+from services.runtime.streams.turn_log import TurnLog
 from turnwire_tools.replay.replay_file import RecordedEvents, RecordedPrompt, RecordedTokens
 
 MAX_OPEN = 16_384

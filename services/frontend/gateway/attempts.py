@@ -40,7 +40,7 @@ from services.frontend.media.image_reader import RequestImages
 from services.frontend.models.catalog import ModelCatalog
 from services.runtime.config.frontend import FrontendConfig
 from services.runtime.process import Process
-from services.runtime.streams.turn_log import Verdict
+from services.runtime.streams.cursor import Verdict
 
 BOTH_LOST = "the worker and the parser of this turn were lost"
 

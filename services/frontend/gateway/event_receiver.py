@@ -28,8 +28,8 @@ from services.frontend.gateway.turn_table import TurnTable
 from services.frontend.models.catalog import ModelCatalog
 from services.runtime.nats.bus import Delivery
 from services.runtime.process import Process
+from services.runtime.streams.cursor import Cursor, Verdict
 from services.runtime.streams.frames import FrameReceiver
-from services.runtime.streams.turn_log import Cursor, Verdict
 
 _decode_frame = msgspec.json.Decoder(EventFrame).decode
 

@@ -22,7 +22,7 @@ from schemas.notices import PromptSeen
 from schemas.requests import TurnRequest
 from services.frontend.gateway.turn_observer import BusTurnObserver
 from services.frontend.turns.interfaces import TurnSink
-from services.runtime.streams.turn_log import Cursor
+from services.runtime.streams.cursor import Cursor
 
 
 @dataclass(slots=True, eq=False)
