@@ -1,6 +1,8 @@
 """Tests that grammars of freeform tools are checked, and that a header names what is not
 enforced."""
 
+import json
+
 import pytest
 from msgspec.structs import replace
 
@@ -43,6 +45,12 @@ async def test_invalid_grammar_is_refused(cases: Cases) -> None:
                     assert (reply.status, error["param"]) == (400, place)
                     assert error["message"].startswith(f"Invalid value for '{place}': ")
                     assert reason in error["message"]
+
+
+def test_chain_of_rules_that_each_name_the_next_one_is_refused() -> None:
+    """At some thousand of them llguidance overflows the stack, which ends the process."""
+    rules = "".join(f"r{j}: r{j + 1}\n" for j in range(5000))
+    CHAT.refused(json.dumps(with_grammar(CHAT, "lark", f'start: r0\n{rules}r5000: "x"')).encode())
 
 
 STRICT: Json = {

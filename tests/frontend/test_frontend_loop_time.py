@@ -4,26 +4,15 @@ not fail these tests."""
 
 import asyncio
 import gc
-import gzip
 import json
-import random
-import threading
 import time
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-import pytest
 from msgspec.structs import replace
 
-from schemas.errors import Invalid
-from services.frontend.apis.chat.request import Chat
-from services.frontend.apis.shared.decode import MAX_VALUES
-from services.frontend.http import bodies
 from services.frontend.http.bodies import (
-    DECODED_ON_LOOP_BYTES,
     PARSE_IN_THREAD_FROM_BYTES,
-    THREAD_FROM_BYTES,
-    decode,
 )
 from tests.kit.bodies import CHAT, MESSAGES, Json, assistant, block, chat, messages, tool_use, user
 from tests.kit.every import Cases
@@ -108,44 +97,3 @@ def test_body_below_the_size_for_threads_does_not_hold_the_loop(cases: Cases) ->
                     assert reply.status < 500
 
     asyncio.Runner(loop_factory=lambda: loop).run(send())
-
-
-async def test_large_body_is_decoded_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also one that is small while it is compressed."""
-    limits: list[int] = []
-
-    def watched(body: bytes, encoding: str, limit: int) -> bytes:
-        if threading.current_thread() is threading.main_thread():
-            assert len(body) < THREAD_FROM_BYTES
-            limits.append(limit)
-        return decode(body, encoding, limit)
-
-    monkeypatch.setattr(bodies, "decode", watched)
-    noise = random.Random(1).randbytes(THREAD_FROM_BYTES).hex()
-    asked = json.dumps(messages(user(noise))).encode()
-    padded = json.dumps(messages()).encode() + b" " * (4 * DECODED_ON_LOOP_BYTES)
-    async with serving() as served:
-        for data in (asked, padded):
-            headers = {"content-encoding": "gzip"}
-            data = gzip.compress(data)
-            reply = await served.send("POST", MESSAGES.path, data=data, headers=headers)
-            assert reply.status == 200
-    assert limits == [DECODED_ON_LOOP_BYTES]
-
-
-def test_gzip_of_many_members_is_decoded_in_linear_time() -> None:
-    """One large member and a thousand small ones, which once copied the whole each time."""
-    body = gzip.compress(b" " * (8 << 20)) + gzip.compress(b" ") * 1000
-    begun = time.thread_time()
-    assert len(decode(body, "gzip", 64 << 20)) == (8 << 20) + 1000
-    assert time.thread_time() - begun < 1
-
-
-def test_too_much_for_any_model_is_refused() -> None:
-    """Values; and rules that each name the next one: at a chain of some thousand, llguidance
-    overflows the stack, which ends the process."""
-    body = b'{"model":"m","messages":[' + b",".join([b"1"] * (MAX_VALUES + 2)) + b"]}"
-    with pytest.raises(Invalid, match="more than"):
-        Chat().parse(body, {})
-    rules = "".join(f"r{j}: r{j + 1}\n" for j in range(5000))
-    CHAT.refusal(tools=[chat_grammar("lark", f'start: r0\n{rules}r5000: "x"', 0)])

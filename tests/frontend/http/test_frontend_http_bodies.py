@@ -5,6 +5,8 @@ import asyncio
 import gzip
 import json
 import random
+import threading
+import time
 import zlib
 from collections.abc import AsyncIterator, Callable
 
@@ -15,10 +17,10 @@ import zstandard
 from schemas.errors import Invalid, TooLarge
 from services.frontend.app import BODIES_HELD
 from services.frontend.http import bodies
-from services.frontend.http.bodies import decode
+from services.frontend.http.bodies import DECODED_ON_LOOP_BYTES, THREAD_FROM_BYTES, decode
 from services.frontend.http.held_bytes import HeldBytes
 from services.runtime.config.frontend import FrontendConfig
-from tests.kit.bodies import MODEL, messages
+from tests.kit.bodies import MODEL, messages, user
 from tests.kit.every import Cases, for_each
 from tests.kit.frontend import Reply, Served, serving
 from tests.kit.waiting import LIMIT_S
@@ -170,3 +172,31 @@ async def test_large_bodies_wait_for_each_other_and_small_ones_do_not() -> None:
             assert [task.done() for task in waiting] == [False, False]
         assert [reply.status for reply in await asyncio.gather(*waiting)] == [200, 200]
         assert held.held == 0
+
+
+async def test_large_body_is_decoded_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one that is small while it is compressed."""
+    limits: list[int] = []
+
+    def watched(body: bytes, encoding: str, limit: int) -> bytes:
+        if threading.current_thread() is threading.main_thread():
+            assert len(body) < THREAD_FROM_BYTES
+            limits.append(limit)
+        return decode(body, encoding, limit)
+
+    monkeypatch.setattr(bodies, "decode", watched)
+    noise = random.Random(1).randbytes(THREAD_FROM_BYTES).hex()
+    asked = json.dumps(messages(user(noise))).encode()
+    padded = json.dumps(messages()).encode() + b" " * (4 * DECODED_ON_LOOP_BYTES)
+    async with serving() as served:
+        for data in (asked, padded):
+            assert (await send(served, gzip.compress(data), "gzip")).status == 200
+    assert limits == [DECODED_ON_LOOP_BYTES]
+
+
+def test_gzip_of_many_members_is_decoded_in_linear_time() -> None:
+    """One large member and a thousand small ones, which once copied the whole each time."""
+    body = gzip.compress(b" " * (8 << 20)) + gzip.compress(b" ") * 1000
+    begun = time.thread_time()
+    assert len(decode(body, "gzip", 64 << 20)) == (8 << 20) + 1000
+    assert time.thread_time() - begun < 1
