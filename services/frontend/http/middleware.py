@@ -127,18 +127,9 @@ class RequestMiddleware:
                 return web.Response(status=204, headers=preflight)
             await self._admit(request, context)
             return await handler(request)
-        except TurnwireError as error:
-            if isinstance(error, Refused):
-                self._refusals.count(error)
-                context.fields |= {"reason": error.reason, "address": request.remote}
-            if isinstance(error, UnknownModel | ForbiddenModel):
-                name = _UNSAFE_IN_NAME.sub("", error.name)
-                context.fields["requested_model"] = name[:MAX_LOGGED_NAME]
-            return _response(_refusal(error, context, format.reply))
-        except web.HTTPException as error:
-            if isinstance(error, web.HTTPNotFound):
-                return _response(self._unknown_path(request, context, format))
-            return _response(_http_refusal(error, context, format))
+        except (TurnwireError, web.HTTPException) as error:
+            self._note(error, request, context)
+            return _response(self._reply_to(error, request, context, format))
         except (asyncio.CancelledError, ConnectionError):
             context.outcome = context.outcome or "hangup"
             raise
@@ -150,6 +141,47 @@ class RequestMiddleware:
             if request.writer.output_size:
                 raise  # the response has started: aiohttp closes the connection
             return _response(format.reply(unexpected(error), context.request_id, None))
+
+    def _note(
+        self,
+        error: TurnwireError | web.HTTPException,
+        request: web.Request,
+        context: RequestContext,
+    ) -> None:
+        """Notes an error for the access log, and counts a refused request."""
+        if isinstance(error, web.HTTPException):
+            context.outcome = str(error.status)
+            return
+        context.outcome = context.outcome or str(error.info.kind)
+        if isinstance(error, Refused):
+            self._refusals.count(error)
+            context.fields |= {"reason": error.reason, "address": request.remote}
+        if isinstance(error, UnknownModel | ForbiddenModel):
+            name = _UNSAFE_IN_NAME.sub("", error.name)
+            context.fields["requested_model"] = name[:MAX_LOGGED_NAME]
+
+    def _reply_to(
+        self,
+        error: TurnwireError | web.HTTPException,
+        request: web.Request,
+        context: RequestContext,
+        format: ErrorFormat,
+    ) -> ErrorReply:
+        """Returns the answer for an error, in the form of the request's API."""
+        match error:
+            case TurnwireError():
+                return _refusal(error.info, context, format)
+            case web.HTTPNotFound():
+                return self._unknown_path(request, context, format)
+            case web.HTTPMethodNotAllowed():
+                return _unknown_method(error, context, format)
+            case web.HTTPRequestEntityTooLarge():
+                info = TooLarge("The request body is too large").info
+            case _ if error.status >= 500:
+                info = ErrorInfo(ErrorKind.ENGINE, error.reason)
+            case _:
+                info = Invalid(error.reason).info
+        return format.reply(info, context.request_id, error.status)
 
     def _format_of(self, path: str) -> ErrorFormat:
         """Returns the error format of a path, by the longest matching prefix."""
@@ -163,7 +195,6 @@ class RequestMiddleware:
     ) -> ErrorReply:
         """The answer for a path that does not exist; for a misspelled one, or one with a wrong
         number of `/v1`, that of the API that the client means."""
-        context.outcome = "404"
         hint = ""
         one_v1 = f"/v1/{_VERSIONS.sub('', request.path, count=1)}"
         served = {resource.canonical for resource in request.app.router.resources()}
@@ -257,9 +288,8 @@ def _rollout_key(request: web.Request) -> str:
     return next(filter(is_rollout, key_texts(request)), "")
 
 
-def _refusal(error: TurnwireError, context: RequestContext, shape: ErrorShape) -> ErrorReply:
-    context.outcome = context.outcome or str(error.info.kind)
-    reply = shape(error.info, context.request_id, None)
+def _refusal(info: ErrorInfo, context: RequestContext, format: ErrorFormat) -> ErrorReply:
+    reply = format.reply(info, context.request_id, None)
     if reply.status == 401:
         reply.headers["www-authenticate"] = "Bearer"
         # Without it, Claude Code retries for three minutes before it reports the wrong key.
@@ -267,21 +297,10 @@ def _refusal(error: TurnwireError, context: RequestContext, shape: ErrorShape) -
     return reply
 
 
-def _http_refusal(
-    error: web.HTTPException, context: RequestContext, format: ErrorFormat
+def _unknown_method(
+    error: web.HTTPMethodNotAllowed, context: RequestContext, format: ErrorFormat
 ) -> ErrorReply:
-    context.outcome = str(error.status)
-    reply = format.reply(_http_error(error), context.request_id, error.status)
-    if isinstance(error, web.HTTPMethodNotAllowed):
-        reply.headers["allow"] = ",".join(sorted(error.allowed_methods))
+    info = Invalid(f"Method {error.method} is not allowed here").info
+    reply = format.reply(info, context.request_id, error.status)
+    reply.headers["allow"] = ",".join(sorted(error.allowed_methods))
     return reply
-
-
-def _http_error(error: web.HTTPException) -> ErrorInfo:
-    if isinstance(error, web.HTTPMethodNotAllowed):
-        return Invalid(f"Method {error.method} is not allowed here").info
-    if isinstance(error, web.HTTPRequestEntityTooLarge):
-        return TooLarge("The request body is too large").info
-    if error.status >= 500:
-        return ErrorInfo(ErrorKind.ENGINE, error.reason)
-    return Invalid(error.reason).info
