@@ -1,17 +1,24 @@
 """Answers what the caller's own key has used, and operators what all have: GET /v1/usage."""
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import TypeAlias
 
 import msgspec
 from aiohttp import web
 from msgspec import UNSET, Struct, UnsetType
 
 from schemas.errors import Forbidden
+from schemas.notices import UsageReported
 from services.frontend.apis.shared.api import Api, ApiSetup, Operation, Query, json_response
 from services.frontend.apis.shared.shared_errors import SHARED
 from services.frontend.http.request_context import REQUEST_CONTEXT
 from services.frontend.turns.key_usage import KeyUsage
+
+Usages: TypeAlias = Mapping[str, Mapping[str, int]]
+"""The counts of each model, as a frontend reports them."""
+Sums: TypeAlias = defaultdict[str, Counter[str]]
+"""The sums of counts of each model."""
 
 PATH = "/v1/usage"
 ALL = Query("all", {"type": "boolean"}, "With any value, of an operator's key: what all keys used.")
@@ -59,38 +66,46 @@ class UsageRoutes:
         caller = http[REQUEST_CONTEXT].caller
         if caller.rollout is not None:
             raise Forbidden("A rollout's agent has no key of its own.", "rollout")
-        every = "all" in http.query
-        if every and not caller.is_operator:
+        of_all = "all" in http.query
+        if of_all and not caller.is_operator:
             raise Forbidden("Your API key is not an operator's (operator=yes).", "operator")
         caller.limiter.count()
-        reports, complete = await self._usage.read(caller.tenant, every=every)
-        total: Counter[str] = Counter()
-        models: defaultdict[str, Counter[str]] = defaultdict(Counter)
-        keys: defaultdict[str, defaultdict[str, Counter[str]]] = defaultdict(_by_model)
-        for report in reports:
-            for key, used in (report.keys or {"": report.models}).items():
-                for model, counts in used.items():
-                    for sums in (keys[key][model], models[model], total):
-                        sums.update(counts)
+
+        reports, complete = await self._usage.read(caller.tenant, every=of_all)
+        keys = _sums_by_key(reports)
+        models = _add_up(keys.values())
         answer = KeyReport(
-            key=None if every else caller.tenant,
+            key=None if of_all else caller.tenant,
             since=int(min(report.since for report in reports)),
             frontends=len(reports),
             complete=complete,
-            total=_known_counts(total),
+            total=_known_counts(sum(models.values(), Counter())),
             models=_counts(models),
         )
-        if every:
-            answer.keys = {key: _counts(used) for key, used in sorted(keys.items())}
+        if of_all:
+            answer.keys = {key: _counts(keys[key]) for key in sorted(keys)}
         return json_response(answer)
 
 
-def _by_model() -> defaultdict[str, Counter[str]]:
-    return defaultdict(Counter)
+def _sums_by_key(reports: Iterable[UsageReported]) -> dict[str, Sums]:
+    """Adds up what frontends report. A key without a name is ""."""
+    usages: defaultdict[str, list[Usages]] = defaultdict(list)
+    for report in reports:
+        for key, models in (report.keys or {"": report.models}).items():
+            usages[key].append(models)
+    return {key: _add_up(used) for key, used in usages.items()}
 
 
-def _counts(models: Mapping[str, Counter[str]]) -> dict[str, UsageCounts]:
-    return {model: _known_counts(counts) for model, counts in sorted(models.items())}
+def _add_up(usages: Iterable[Usages]) -> Sums:
+    sums: Sums = defaultdict(Counter)
+    for models in usages:
+        for model, counts in models.items():
+            sums[model].update(counts)
+    return sums
+
+
+def _counts(models: Sums) -> dict[str, UsageCounts]:
+    return {model: _known_counts(models[model]) for model in sorted(models)}
 
 
 def _known_counts(counts: Counter[str]) -> UsageCounts:
