@@ -143,14 +143,14 @@ class TurnParse:
         ids = entry.ids[have - entry.at :]
         logprobs = entry.logprobs[have - entry.at :] if entry.logprobs else []
         if entry.weights and stream.context.prompt_ids:
-            stream.log.add_weights(span for span in entry.weights if span.at >= have)
+            stream.log.tokens.add_weights(span for span in entry.weights if span.at >= have)
         if ids:
             self.feed(ids, logprobs)
             if stream.context.prompt_ids:
                 self._report(stream.ids[have:], logprobs)
                 call = self.blocks.first_call
                 if call is not None and not self.ended:
-                    stream.log.readable_ids = call.kept
+                    stream.log.tokens.readable = call.kept
 
         if entry.finish is not None and not (self.ended or self.blocks.broken_call):
             self.finish(entry.finish)
@@ -183,7 +183,7 @@ class TurnParse:
         log = self.stream.log
         reported = [
             token_logprob(self.vocabulary.tokens, pairs, top, index=index) if pairs else None
-            for index, pairs in enumerate(logprobs_of_each(ids, logprobs), log.tokens)
+            for index, pairs in enumerate(logprobs_of_each(ids, logprobs), len(log.tokens.ids))
         ]
         log.add_tokens(ids, reported)
 

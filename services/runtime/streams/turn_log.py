@@ -22,15 +22,9 @@ from schemas.events import (
     LoggedEvent,
     OutputTokens,
     TokenLogprob,
-    WeightsSpan,
-    spans_between,
 )
 from services.runtime.streams.cursor import Cursor
-
-TOKEN_BYTES = 8
-"""Bytes of a token id and its comma in JSON."""
-LOGPROB_BYTES = 100
-"""Bytes of a token or alternative with its log probability, in JSON."""
+from services.runtime.streams.token_log import LOGPROB_BYTES, TokenLog
 
 
 class _Block:
@@ -118,30 +112,17 @@ class _Block:
 class TurnLog:
     """All events of a turn so far. Those of a call may be held back until it is whole."""
 
-    __slots__ = (
-        "_blocks",
-        "_ids",
-        "_logprobs",
-        "_weights",
-        "held",
-        "readable_ids",
-        "size",
-        "terminal",
-    )
+    __slots__ = ("_blocks", "held", "size", "terminal", "tokens")
 
     def __init__(self) -> None:
         self._blocks: list[_Block] = []
-        self._ids: list[int] = []
-        self._logprobs: list[TokenLogprob | None] = []
-        """One for each id, or empty."""
-        self._weights: list[WeightsSpan] = []
+        self.tokens = TokenLog()
+        """Empty but for a request with `return_token_ids`."""
         self.size = 0
         """The number of events that were added."""
         self.terminal: Finish | Failed | Interrupted | None = None
         self.held: tuple[int, int] | None = None
         """The place after which events are held back; None: all can be read."""
-        self.readable_ids: int | None = None
-        """How many ids can be read; None: all."""
 
     def hold(self, place: tuple[int, int]) -> None:
         """Holds back the events after a place (`Cursor.text_position`)."""
@@ -150,7 +131,7 @@ class TurnLog:
     def release(self) -> None:
         """Lets all events be read."""
         self.held = None
-        self.readable_ids = None
+        self.tokens.readable = None
 
     def drop_held(self, ids: int) -> list[LoggedEvent]:
         """Removes the events that are held back, and all output tokens but the first `ids`. Returns
@@ -165,8 +146,7 @@ class TurnLog:
             self._blocks[block].cut(length)
             block += 1
         del self._blocks[block:]
-        del self._ids[ids:]
-        del self._logprobs[ids:]
+        self.tokens.cut(ids)
         return dropped if room else []
 
     def add(self, text: str) -> None:
@@ -184,21 +164,9 @@ class TurnLog:
     def add_tokens(
         self, ids: Sequence[int], logprobs: Sequence[TokenLogprob | None] | None
     ) -> None:
-        """Adds output tokens, for a request with `return_token_ids`. `logprobs`: one for each;
-        None: not requested."""
+        """Adds output tokens, as `TokenLog.add`."""
         self.size += 1
-        self._ids += ids
-        if logprobs is not None:
-            self._logprobs += logprobs
-
-    def add_weights(self, spans: Iterable[WeightsSpan]) -> None:
-        """Adds the versions of the weights that begin among the ids that are added next."""
-        self._weights += spans
-
-    @property
-    def tokens(self) -> int:
-        """The number of ids that were added."""
-        return len(self._ids)
+        self.tokens.add(ids, logprobs)
 
     def append(self, event: LoggedEvent) -> None:
         """Adds the next event. Ignores a `Dispatch`, which `read` makes, and ids, which
@@ -223,9 +191,11 @@ class TurnLog:
         Returns the events and the room that is left; if it is 0, there may be more to read.
         """
         out: list[LoggedEvent] = []
-        ids = len(self._ids) if self.readable_ids is None else self.readable_ids
-        if cursor.tokens < ids:
-            out, room = self._read_tokens(cursor, room, ids)
+        if self.tokens.ids:
+            tokens, room = self.tokens.read(cursor.tokens, room)
+            if tokens is not None:
+                out.append(tokens)
+                cursor.tokens += len(tokens.ids)
         first = cursor.blocks - (not cursor.stopped)
         held_block, held_length = self.held or (len(self._blocks), 0)
         for index in range(first, held_block + (held_length > 0)):
@@ -273,21 +243,6 @@ class TurnLog:
             cursor.stopped = True
             room -= len(block.stop.seal or "")
         return room
-
-    def _read_tokens(self, cursor: Cursor, room: int, limit: int) -> tuple[list[LoggedEvent], int]:
-        """Reads the ids after the cursor, before the events made of them: up to number `limit`, if
-        there is room left."""
-        at = end = cursor.tokens
-        while end < limit and (room > 0 or end == at):
-            room -= TOKEN_BYTES
-            logprob = self._logprobs[end] if end < len(self._logprobs) else None
-            if logprob is not None:
-                room -= LOGPROB_BYTES * (1 + len(logprob.top))
-            end += 1
-        cursor.tokens = end
-        weights = spans_between(self._weights, at, end) if self._weights else []
-        tokens = OutputTokens(at, self._ids[at:end], self._logprobs[at:end] or None, weights)
-        return [tokens], room if end == limit else 0
 
     @property
     def end(self) -> tuple[int, int]:
