@@ -17,7 +17,7 @@ class FlushedStream(ABC):
     """A stream that renders and sends what arrived in a tick."""
 
     @abstractmethod
-    def render(self, now: float) -> None:
+    def render_pending(self, now: float) -> None:
         """Renders the pending events. `now`: the loop's time."""
 
     @abstractmethod
@@ -35,7 +35,7 @@ class Flusher:
 
     def add(self, stream: FlushedStream) -> None:
         """Flushes a stream at the end of this tick. Must not be called again before the stream's
-        `render`."""
+        `render_pending`."""
         if not self._due:
             if self._loop is None:
                 self._loop = asyncio.get_running_loop()
@@ -48,7 +48,7 @@ class Flusher:
         now = loop.time()
         for stream in due:
             try:
-                stream.render(now)
+                stream.render_pending(now)
             except Exception:  # one stream's failure must not affect the others
                 self.log.exception("stream.render_failed")
         for stream in due:

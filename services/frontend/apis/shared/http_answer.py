@@ -24,7 +24,8 @@ from services.frontend.http.request_context import REQUEST_CONTEXT
 from services.frontend.http.sse import EventStream, SseWriter
 from services.frontend.turns.answer import AdmittedAnswer, RunningAnswer
 from services.frontend.turns.interfaces import ApiDialect, ParsedRequest, RenderInfo
-from services.frontend.turns.sinks import EventBuffer, StreamSink
+from services.frontend.turns.sinks import EventBuffer
+from services.frontend.turns.stream_sink import StreamSink
 from services.frontend.turns.turn_service import ModelAccess, TurnService
 from services.runtime.long_work import run_in_thread_if
 

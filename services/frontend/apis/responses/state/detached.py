@@ -14,7 +14,7 @@ from services.frontend.apis.responses.state.recording import StreamRecorder
 from services.frontend.http.sse import StreamWriter
 from services.frontend.turns.answer import RunningAnswer, logged
 from services.frontend.turns.interfaces import RenderInfo
-from services.frontend.turns.sinks import StreamSink
+from services.frontend.turns.stream_sink import StreamSink
 from services.frontend.turns.turn_service import ModelAccess
 
 _NO_PROMPT = Prepared(0, 0)

@@ -12,7 +12,7 @@ from schemas.errors import ErrorInfo, ErrorKind
 from schemas.events import BlockStart, Delta, Failed
 from services.frontend.http.sse import EventStream
 from services.frontend.turns.flusher import Flusher
-from services.frontend.turns.sinks import StreamSink
+from services.frontend.turns.stream_sink import StreamSink
 from tests.kit.bodies import chat, messages, responses
 from tests.kit.events import Step, finish
 from tests.kit.frontend import FakeGateway, FakeTurn, serving
@@ -26,7 +26,7 @@ class Stream(StreamSink):
     def __init__(self, said: list[str], broken: str) -> None:
         self.said, self.broken = said, broken
 
-    def render(self, now: float) -> None:
+    def render_pending(self, now: float) -> None:
         self._do("render")
 
     def send(self, now: float) -> None:
