@@ -1,6 +1,6 @@
 """Plans of `up`, from flags and an environment."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,30 +9,16 @@ from cyclopts import Token
 from services.cli.up.command import COMMAND
 from services.cli.up.plan import UpPlan, make_plan, make_specs
 from services.runtime.config.base import Config
-from services.runtime.config.command_line import run_command
 from services.runtime.config.frontend import FrontendConfig
 from services.runtime.config.loader import ConfigError, Sources
 from services.runtime.config.stages import PreprocessorConfig, WorkerConfig
+from tests.kit.command_lines import sources_of
 
 CONFIGS: dict[str, type[Config]] = {
     "frontend": FrontendConfig,
     "preprocessor": PreprocessorConfig,
     "worker": WorkerConfig,
 }
-
-
-def sources_of(
-    argv: Sequence[str], *configs: type[Config], env: Mapping[str, str] | None = None
-) -> Sources:
-    """What a command with these flags and this environment gets."""
-    seen: list[Sources] = []
-
-    def command(sources: Sources) -> int:
-        seen.append(sources)
-        return 0
-
-    assert run_command(command, "turnwire", argv, *configs, env=env or {}) == 0
-    return seen[0]
 
 
 def plan(*argv: str, env: Mapping[str, str] | None = None, state: Path = Path("/state")) -> UpPlan:

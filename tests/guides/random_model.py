@@ -14,10 +14,11 @@ import numpy
 from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
 
-from schemas.conversation import ToolSpec
+from schemas.conversation import Grammar, ToolSpec
 from schemas.events import BlockStart, Delta, FinishReason
 from services.families import Family, open_parser
 from services.families.writing import Tags
+from services.guides.client_grammar import embedded
 
 PATCH = r"""
 start: begin_patch hunk+ end_patch
@@ -75,6 +76,7 @@ class ByteTokenizer:
         """Whether the text is a whole one of this grammar, in Lark."""
         lark = llguidance.LLMatcher.grammar_from_lark(grammar)
         matcher, ids = llguidance.LLMatcher(self.library, lark), self.encode(text)
+        assert not matcher.is_error(), matcher.get_error()
         return bool(matcher.try_consume_tokens(ids) == len(ids) and matcher.is_accepting())
 
 
@@ -175,3 +177,14 @@ def repeats_key(found: Family, text: str) -> bool:
         with suppress(ValueError):
             decoder.raw_decode(text, brace.start())
     return repeated
+
+
+def whole(grammar: Grammar, **how: Any) -> str:
+    """The Lark grammar of a client's grammar alone, embedded in this way."""
+    start, lines = embedded(grammar, "g1_", **how)
+    return "\n".join([f"start: {start}", *lines])
+
+
+def in_json(text: str) -> str:
+    """`text` as the inside of a JSON string."""
+    return json.dumps(text, ensure_ascii=False)[1:-1]

@@ -1,15 +1,11 @@
 """Grammars of freeform tools, embedded in JSON strings and in front of closing markers."""
 
-import json
-from typing import Any
-
-import llguidance
 import pytest
 
 from schemas.conversation import Grammar
 from services.guides.client_grammar import embedded
-from services.guides.json_regex import JsonExpression, NotEmbeddable, Terminals
-from tests.guides.random_model import PATCH, ByteTokenizer
+from services.guides.json_regex import NotEmbeddable
+from tests.guides.random_model import PATCH, ByteTokenizer, in_json, whole
 from tests.kit.every import for_each, for_rows
 
 TOKENIZER = ByteTokenizer(())
@@ -32,52 +28,36 @@ MUL: "*" | "/"
 """
 
 
-def accepts(lark: str, text: str) -> bool:
-    matcher = llguidance.LLMatcher(TOKENIZER.library, llguidance.LLMatcher.grammar_from_lark(lark))
-    assert not matcher.is_error(), matcher.get_error()
-    ids = TOKENIZER.encode(text)
-    return bool(matcher.try_consume_tokens(ids) == len(ids) and matcher.is_accepting())
-
-
-def whole(grammar: Grammar, **how: Any) -> str:
-    start, lines = embedded(grammar, "g1_", **how)
-    return "\n".join([f"start: {start}", *lines])
-
-
-def in_json(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)[1:-1]
-
-
 @for_each(PATCHES)
 def test_codex_patches_are_accepted(patch: str) -> None:
     grammar = Grammar("lark", PATCH)
     bare = whole(grammar, in_json=False, closers=("</parameter>",))
     quoted = whole(grammar, in_json=True)
-    assert accepts(bare, patch)
-    assert accepts(quoted, in_json(patch))
+    assert TOKENIZER.accepts(bare, patch)
+    assert TOKENIZER.accepts(quoted, in_json(patch))
     begun, returned = patch.replace("*** Begin", "** Begin"), patch.replace("\n", "\r", 1)
     for broken in (begun, f"{patch}\nmore", returned):
-        assert not accepts(bare, broken)
-        assert not accepts(quoted, in_json(broken))
+        assert not TOKENIZER.accepts(bare, broken)
+        assert not TOKENIZER.accepts(quoted, in_json(broken))
 
 
 def test_bare_text_does_not_contain_the_marker_that_ends_it() -> None:
     patch = PATCHES[1].replace("x = ", "</parameter>")
     grammar = Grammar("lark", PATCH)
-    assert accepts(whole(grammar, in_json=False), patch)
-    assert not accepts(whole(grammar, in_json=False, closers=("</parameter>",)), patch)
-    assert accepts(whole(grammar, in_json=True), in_json(patch))
+    assert TOKENIZER.accepts(whole(grammar, in_json=False), patch)
+    assert not TOKENIZER.accepts(whole(grammar, in_json=False, closers=("</parameter>",)), patch)
+    assert TOKENIZER.accepts(whole(grammar, in_json=True), in_json(patch))
 
 
 @for_each([True, False])
 def test_features_of_lark_are_embedded(json_string: bool) -> None:
     lark = whole(Grammar("lark", ARITHMETIC), in_json=json_string)
     for text in ("(1 - b) * 3", "ab * 12"):
-        assert accepts(lark, text)
-        assert not accepts(lark, text + " +")
+        assert TOKENIZER.accepts(lark, text)
+        assert not TOKENIZER.accepts(lark, text + " +")
     lark = whole(Grammar("lark", 'start: "say \\"hi\\""i /[.]/'), in_json=json_string)
     for text in ('say "hi".', 'SAY "Hi".'):
-        assert accepts(lark, in_json(text) if json_string else text)
+        assert TOKENIZER.accepts(lark, in_json(text) if json_string else text)
 
 
 @for_rows(
@@ -93,27 +73,3 @@ def test_features_of_lark_are_embedded(json_string: bool) -> None:
 def test_unsupported_grammars_are_refused(definition: str, match: str) -> None:
     with pytest.raises(NotEmbeddable, match=match):
         embedded(Grammar("lark", definition), "g_", in_json=True)
-
-
-@for_rows(
-    [
-        (r'say "(\w|\n)+"', ['say "a\nb"'], ["say a", 'say "a b"']),
-        (r"[^a-c]+", ['x\n\t"\\', "ß🦊"], ["xa"]),
-        (r"(?s:.+)\.", ["a\nb."], ["a\nb"]),
-        (r"\x22\u005c[\x00-\x7f]\d{2,3}", ['"\\x12', '"\\\n345'], ["x12"]),
-        (r"(?i:ab)\s?(?:c|(?P<d>d))$", ["AB c", "ab\td"], ["AB C"]),
-    ]
-)
-def test_expressions_match_inside_json_strings(
-    pattern: str, fits: list[str], others: list[str]
-) -> None:
-    lark = whole(Grammar("regex", pattern), in_json=True)
-    assert [text for text in (*fits, *others) if accepts(lark, in_json(text))] == fits
-
-
-@for_each([r"\p{L}", r"(?=a)", r"a\b", "a^b", "(?x: a)", "[a", r"(?<!a)b", "a\\"])
-def test_unsupported_expressions_are_refused(pattern: str) -> None:
-    with pytest.raises(NotEmbeddable):
-        JsonExpression(Terminals("")).rewrite(pattern)
-    with pytest.raises(NotEmbeddable):
-        JsonExpression(Terminals("")).rewrite("a", "x")

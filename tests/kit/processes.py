@@ -13,6 +13,7 @@ from services.runtime.presence.heartbeats import Service
 from services.runtime.process import Process
 from services.runtime.storage.kv import Bucket, BucketConfig, create_bucket
 from tests.kit.nats import NatsServer
+from tests.kit.waiting import eventually
 
 
 @pytest.fixture
@@ -68,3 +69,10 @@ async def make_process(
     yield make
     for process in processes:
         await process.bus.close()
+
+
+async def ready(process: Process) -> None:
+    """Waits until a process has announced itself: its first heartbeats are those of a draining
+    process."""
+    await eventually(lambda: process.draining)
+    await eventually(lambda: not process.draining)

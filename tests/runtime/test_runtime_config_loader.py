@@ -4,32 +4,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cyclopts import Token
 
 from services.runtime.config.base import Config
-from services.runtime.config.command_line import forwarded_arguments, run_command
 from services.runtime.config.frontend import FrontendConfig
 from services.runtime.config.loader import ConfigError, LoadedConfig, Sources
-from services.runtime.config.stages import PreprocessorConfig, WorkerConfig
+from services.runtime.config.stages import WorkerConfig
+from tests.kit.command_lines import sources_of
 
 
 def load(
     config: type[Config], env: dict[str, str] | None = None, file: str | None = None
 ) -> LoadedConfig[Any]:
     return Sources(env=env or {}, file=file).load(config)
-
-
-def command_line(
-    config: type[Config], *argv: str, env: dict[str, str] | None = None
-) -> LoadedConfig[Any]:
-    loaded: list[LoadedConfig[Any]] = []
-
-    def command(sources: Sources) -> int:
-        loaded.append(sources.load(config))
-        return 0
-
-    assert run_command(command, "turnwire", argv, config, env=env or {}) == 0
-    return loaded[0]
 
 
 def toml(tmp_path: Path, text: str) -> str:
@@ -57,7 +43,7 @@ def test_flag_beats_stage_variable_beats_variable_beats_table_beats_file_beats_d
         "TURNWIRE_HOST": "0.0.0.0",
         "TURNWIRE_CONFIG": file,
     }
-    loaded = command_line(FrontendConfig, "--http-port", "4", env=env)
+    loaded = sources_of(["--http-port", "4"], FrontendConfig, env=env).load(FrontendConfig)
     for name, value, origin in (
         ("port", 4, "--http-port"),
         ("host", "0.0.0.0", "TURNWIRE_HOST"),
@@ -70,22 +56,6 @@ def test_flag_beats_stage_variable_beats_variable_beats_table_beats_file_beats_d
     assert loaded.origins["beat_interval_s"] == f"{file} [bus] beat_interval_s"
     for variables, port in ((env, 3), ({"TURNWIRE_PORT": "2"}, 2), ({}, 1)):
         assert load(FrontendConfig, variables, file).config.port == port
-
-
-@pytest.mark.parametrize(
-    ("argv", "field", "value"),
-    [
-        (["--max-model-len", "32k"], "max_model_len", 32_000),
-        (["--alias", "a", "--alias", "b,c"], "aliases", ["a", "b", "c"]),
-        (["--no-strip-anthropic-preamble"], "strip_anthropic_preamble", False),
-        (["--template-kwargs", '{"thinks": false}'], "template_kwargs", {"thinks": False}),
-        (["--effort-budgets", "low=9, high=4k"], "effort_budgets", {"low": 9, "high": 4000}),
-        (["--chat-template", ""], "chat_template", None),
-    ],
-)
-def test_flags_of_other_servers_are_accepted(argv: list[str], field: str, value: object) -> None:
-    loaded = command_line(PreprocessorConfig, "--model", "m", *argv)
-    assert getattr(loaded.config, field) == value
 
 
 def test_every_problem_is_named_with_its_source(tmp_path: Path) -> None:
@@ -121,41 +91,3 @@ def test_a_wrong_file_is_refused(tmp_path: Path, text: str, problem: str) -> Non
 def test_kubernetes_service_variables_are_not_configuration() -> None:
     env = {"TURNWIRE_FRONTEND_PORT": "tcp://10.0.0.7:8000", "TURNWIRE_FRONTEND_SERVICE_PORT": "80"}
     assert load(FrontendConfig, env).config == FrontendConfig()
-
-
-def test_wrong_command_lines_end_with_status_2(capsys: pytest.CaptureFixture[str]) -> None:
-    for argv, said in (
-        (["--slotz", "3"], "Unknown option: --slotz. Did you mean --slots?"),
-        (["--slots"], "--slots requires an argument"),
-        (["--slots", "some"], 'Invalid value for --slots: "some" is not a whole number'),
-        (["stray"], "stray"),
-    ):
-        with pytest.raises(SystemExit) as caught:
-            command_line(WorkerConfig, "--model", "m", *argv)
-        assert caught.value.code == 2
-        (line,) = capsys.readouterr().err.splitlines()
-        assert said in line
-
-
-def test_flags_can_be_passed_to_another_process() -> None:
-    flags = {
-        "aliases": [Token(keyword="--alias", value="a"), Token(keyword="--alias", value="-b")],
-        "strip_anthropic_preamble": [
-            Token(keyword="--no-strip-anthropic-preamble", implicit_value=False)
-        ],
-        "chat_template": [Token(keyword="--chat-template", value="")],
-        "model": [Token(keyword="--model", value="m")],
-        "port": [Token(keyword="--port", value="1")],
-    }
-    argv = forwarded_arguments(flags, PreprocessorConfig)
-    loaded = command_line(PreprocessorConfig, *argv)
-    assert loaded.config == PreprocessorConfig(
-        model="m", aliases=["a", "-b"], strip_anthropic_preamble=False
-    )
-    assert not [a for a in argv if "port" in a]
-
-
-def test_several_served_names_are_split() -> None:
-    assert WorkerConfig(model="/models/qwen").model_name == "qwen"
-    config = WorkerConfig(model="m", served_model_name="acme/served, gpt-5.5,,fast")
-    assert (config.model_name, config.other_names) == ("acme/served", ["gpt-5.5", "fast"])

@@ -1,16 +1,14 @@
 """What every process does: announces itself, sends and receives heartbeats, drains, leaves."""
 
 import asyncio
-from typing import Any
 
 import pytest
 
 from schemas.control import Heartbeat
 from schemas.errors import EngineFailed
-from services.runtime.presence.heartbeats import CHANGE_DELAY_S, Service
-from services.runtime.process import Process
+from services.runtime.presence.heartbeats import Service
 from tests.kit.nats import NatsServer
-from tests.kit.processes import MakeProcess
+from tests.kit.processes import MakeProcess, ready
 from tests.kit.waiting import LIMIT_S, eventually
 
 
@@ -19,41 +17,6 @@ class Endless(Service):
 
     async def drain(self) -> None:
         await asyncio.Event().wait()
-
-
-async def ready(process: Process) -> None:
-    """Waits until a process has announced itself: its first heartbeats are those of a draining
-    process."""
-    await eventually(lambda: process.draining)
-    await eventually(lambda: not process.draining)
-
-
-async def test_a_process_takes_work_only_after_it_knows_the_others(
-    own_nats: NatsServer, make_process: MakeProcess
-) -> None:
-    watcher = await make_process("frontend", "f", url=own_nats.url)
-    newcomer = await make_process("worker", "w", url=own_nats.url)
-    heartbeats: list[Heartbeat] = []
-    watcher.registry.on_heartbeat.append(heartbeats.append)
-    watcher.registry.on_leave.append(heartbeats.append)
-    knew: list[bool] = []
-    watcher.registry.on_heartbeat.append(
-        lambda b: knew.append(newcomer.registry.get("frontend", watcher.id) is not None)
-    )
-    watching = asyncio.create_task(watcher.run())
-    await ready(watcher)
-    await asyncio.sleep(2 * CHANGE_DELAY_S)  # one that is not ready would have answered by now
-    running = asyncio.create_task(newcomer.run())
-    await eventually(lambda: any(not heartbeat.draining for heartbeat in heartbeats))
-    assert heartbeats[0].draining
-    assert knew[-1]
-    newcomer.stop()
-    await running
-    await eventually(lambda: heartbeats[-1].leaving)
-    assert heartbeats[-2].draining
-    assert watcher.registry.get("worker", newcomer.id) is None
-    watcher.stop()
-    await watching
 
 
 @pytest.mark.parametrize("how", ["done", "grace", "signal"])
@@ -107,37 +70,6 @@ async def test_failure_and_lack_of_memory_end_the_process_without_a_drain(
     reason = "the engine died" if place == "stop" else "out of memory"
     with pytest.raises(EngineFailed, match=reason):
         await asyncio.wait_for(running, LIMIT_S)
-
-
-async def test_while_the_bus_hangs_a_process_is_cut_off_and_takes_no_other_for_dead(
-    own_nats: NatsServer, make_process: MakeProcess
-) -> None:
-    dead_after_s = 0.3
-    bus: Any = {"url": own_nats.url, "beat_interval_s": 0.05, "dead_after_s": dead_after_s}
-    one, other = await make_process("worker", "p", **bus), await make_process("parser", "p", **bus)
-    lost: list[str] = []
-    attached: list[Process] = []
-    for process in (one, other):
-        process.registry.on_leave.append(lambda b: lost.append(b.id))
-        process.on_attached.append(lambda process=process: attached.append(process))  # type: ignore[misc]
-    running = [asyncio.create_task(process.run()) for process in (one, other)]
-    await asyncio.gather(ready(one), ready(other))
-    await eventually(lambda: not one.cut_off)
-    own_nats.pause()
-    await eventually(lambda: one.cut_off and other.cut_off)
-    waiting = asyncio.create_task(one.wait_until_attached())
-    await asyncio.sleep(3 * dead_after_s)
-    assert not waiting.done()
-    own_nats.resume()
-    await asyncio.wait_for(waiting, LIMIT_S)
-    await eventually(lambda: not one.cut_off and not other.cut_off)
-    assert {process.stage for process in attached} == {"worker", "parser"}
-    assert lost == []
-    one.stop()
-    await running[0]
-    await eventually(lambda: lost == [one.id])
-    other.stop()
-    await running[1]
 
 
 async def test_a_probe_finds_out_whether_anybody_is_subscribed(

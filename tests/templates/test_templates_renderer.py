@@ -6,10 +6,8 @@ from typing import Any
 import jinja2
 import pytest
 
-from services.runtime.long_work import LongWork, on_loop
-from services.templates import fast_template
+from services.runtime.long_work import LongWork
 from services.templates.fast_template import FastTemplate
-from services.templates.jinja import FILTERS, FUNCTIONS, environment
 from services.templates.renderer import TemplateRenderer
 from services.templates.tools import with_cached_json
 from tests.kit.every import for_each
@@ -22,10 +20,6 @@ PRINTS = """{% for message in messages -%}
     {%- endfor %}
 {% endfor %}{{ extra | default("none", true) }}"""
 """A template that prints all that it gets."""
-
-
-def fast(source: str) -> FastTemplate:
-    return FastTemplate(source, environment().parse(source), FUNCTIONS, FILTERS)
 
 
 def proved(source: str, *trials: dict[str, Any]) -> TemplateRenderer:
@@ -101,30 +95,6 @@ def test_a_difference_in_a_sample_ends_its_use(monkeypatch: pytest.MonkeyPatch) 
     assert (renderer.engine, renderer.render({"x": 3})) == ("jinja", "3")
 
 
-class PanicException(BaseException):
-    """As pyo3 raises it for a panic in Rust."""
-
-
-def test_a_panic_is_rendered_by_jinja() -> None:
-    def fail(error: BaseException) -> None:
-        raise error
-
-    template = FastTemplate("{{ f(x) }}", environment().parse("{{ f(x) }}"), {"f": fail}, {})
-    assert template.render({"x": PanicException()}) is None
-    assert template.render({"x": ValueError()}) is None
-    with pytest.raises(KeyboardInterrupt):
-        template.render({"x": KeyboardInterrupt()})
-
-
-def test_a_long_rendering_leaves_the_event_loop_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fast_template, "THREAD_FUEL", 2 * fast_template.LOOP_FUEL)
-    endless = "{% for a in range(9999) %}{% for b in range(9999) %}{{ a }}{% endfor %}{% endfor %}"
-    template = fast(endless)
-    with pytest.raises(LongWork), on_loop():
-        template.render({})
-    assert template.render({}) is None
-
-
 @for_each(
     [
         "{% for i in range(10000) %}{% for j in range(3000) %}{% endfor %}{% endfor %}",
@@ -140,17 +110,3 @@ def test_every_loop_of_jinja_can_be_stopped(source: str) -> None:
     renderer, counting = TemplateRenderer(source), checks()
     with renderer.checked(lambda: next(counting)), pytest.raises(LongWork):
         renderer.render({})
-
-
-@for_each(
-    [
-        "{% set add = messages['append'] %}{{ add(1) }}",
-        "{% macro use(add) %}{{ add(1) }}{% endmacro %}{{ use(messages['append']) }}",
-        "{% macro range() %}{% endmacro %}{% set range = messages.append %}{{ range(1) }}",
-        "{% set ns = namespace(f=messages['append']) %}{{ ns.f(1) }}",
-        "{% set ns = namespace() %}{% set ns.get = messages['append'] %}{{ ns.get(1) }}",
-    ]
-)
-def test_template_that_calls_what_may_be_a_method_is_jinjas(source: str) -> None:
-    with pytest.raises(ValueError, match="change data"):
-        fast(source)
