@@ -26,7 +26,8 @@ from services.preprocessor.preparation import Preparation
 from services.preprocessor.prepared_turn import PreparedTurn
 from services.preprocessor.routing.kv_view import KvView
 from services.preprocessor.routing.placement import Placement
-from services.preprocessor.routing.sending import NextPrompts, ask_worker
+from services.preprocessor.routing.sending import NextPrompts
+from services.preprocessor.routing.worker_links import ask_worker
 from services.preprocessor.turn_builder import MAX_PRIORITY
 from services.runtime.process import Process
 from services.tokenization.block_keys import with_images
@@ -118,7 +119,7 @@ class PrefilledNextPrompts(NextPrompts):
             return "known"
 
         request = self._request(turn, packed, images)
-        reply = await ask_worker(self._process, request, turn.worker)
+        reply = await ask_worker(self._process, turn.worker, request)
         return "done" if reply.error is None else "busy"
 
     def _prefix(

@@ -37,6 +37,7 @@ from services.preprocessor.routing.leads import Leads
 from services.preprocessor.routing.placement import Placement
 from services.preprocessor.routing.router import Router
 from services.preprocessor.routing.sending import NextPrompts, WorkerSender
+from services.preprocessor.routing.worker_links import WorkerLinks
 from services.preprocessor.tokenize_service import TokenizeService
 from services.runtime.config.base import MIB
 from services.runtime.config.stages import PreprocessorConfig
@@ -101,7 +102,8 @@ class Preprocessor(Service):
                 process, placement, self._kv, self._preparation, ledger
             )
         self.holding = Holding(process, placement, leads)
-        self._workers = WorkerSender(process, placement, self.holding, next_prompts)
+        links = WorkerLinks(process)
+        self._workers = WorkerSender(links, placement, self.holding, next_prompts)
         self._refusals = RefusalSender(process)
 
         self._ledger = ledger

@@ -330,8 +330,8 @@ PREPROCESSOR_MUTANTS = [
     Mutant(
         "waits for ever for the notice that a prompt is computed",
         HOLDING,
-        "self._loop.call_later(seconds, ",
-        "self._loop.call_later(1e9, ",
+        "self._loop.call_later(self.leads.limit_s(lead), late)",
+        "self._loop.call_later(1e9, late)",
     ),
 ]
 

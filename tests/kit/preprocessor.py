@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import msgspec
+import pytest
 from typing_extensions import override
 
 from schemas.control import Heartbeat, Load, ModelCard
@@ -29,9 +30,10 @@ from services.preprocessor.routing.leads import Leads
 from services.preprocessor.routing.placement import Placement
 from services.preprocessor.routing.router import Router
 from services.preprocessor.routing.sending import NextPrompts, WorkerSender
-from services.runtime.nats.requests import Requester
+from services.preprocessor.routing.worker_links import WorkerLinks
+from services.runtime.nats.requests import Forget, OnAnswer, Requester
 from tests.kit.process import FakeProcess
-from tests.kit.waiting import eventually
+from tests.kit.waiting import LIMIT_S, eventually
 
 BLOCK_TOKENS = 16
 HOLD_TOKENS = 64
@@ -49,6 +51,8 @@ class WorkersBus(Requester):
         self.replies: dict[str, GenerateReply | TurnwireError | None] = {}
         self.requests: list[tuple[str, GenerateRequest]] = []
         """Each worker that was sent a request, and the request."""
+        self.limits_s: list[float] = []
+        """How long the sender of each request would wait for the reply."""
         self._unanswered: list[tuple[str, str]] = []
         """Workers with a request that they have not answered, and its token."""
 
@@ -56,6 +60,12 @@ class WorkersBus(Requester):
     def workers(self) -> list[str]:
         """The workers that were sent a request, in order."""
         return [worker for worker, _ in self.requests]
+
+    @override
+    def ask(self, subject: str, data: bytes, timeout_s: float, on_answer: OnAnswer) -> Forget:
+        """Waits longer, because a test may be slow."""
+        self.limits_s.append(timeout_s)
+        return super().ask(subject, data, LIMIT_S, on_answer)
 
     @override
     def publish(self, subject: str, data: bytes, *, reply_to: str = "") -> bool:
@@ -134,7 +144,8 @@ class Sending:
         placement = Placement(process, "m", router, KvView(process, "m"))
         self.holding = Holding(process, placement, self.leads)
         self.next_prompts = RecordedNotes()
-        self._sender = WorkerSender(process, placement, self.holding, self.next_prompts)
+        links = WorkerLinks(process)
+        self._sender = WorkerSender(links, placement, self.holding, self.next_prompts)
 
     def turn(
         self,
@@ -185,6 +196,13 @@ class Sending:
     async def next_worker(self, name: str) -> str:
         """The worker that a new turn goes to: the one with the fewest turns."""
         return (await self.send(self.turn(name))).places[0][0]
+
+
+async def failure_of(task: asyncio.Task[RecordedPlacing]) -> TurnwireError:
+    """The error of a turn that no worker takes."""
+    with pytest.raises(TurnwireError) as failure:
+        await task
+    return failure.value
 
 
 def _heartbeat(worker: str) -> Heartbeat:

@@ -7,10 +7,7 @@ from hypothesis import strategies as st
 from services.preprocessor.routing.leads import (
     MARGIN,
     MAX_HOLD_S,
-    GoOn,
-    HoldAction,
     Lead,
-    LeadEnded,
     Leads,
     PendingPrompt,
 )
@@ -39,22 +36,22 @@ class Trial:
 
     def lead(self, one: PendingPrompt, worker: str = "w", held: int = 0) -> Lead:
         lead = self.leads.begin(one, worker, self.now)
-        self.act(self.leads.record_accepted(lead, held, self.now))
+        self.go_on(self.leads.record_accepted(lead, held, self.now))
         return lead
 
-    def act(self, actions: list[HoldAction]) -> None:
-        self.gone_on += [action.prompt.turn for action in actions if isinstance(action, GoOn)]
+    def go_on(self, prompts: list[PendingPrompt]) -> None:
+        self.gone_on += [prompt.turn for prompt in prompts]
 
     def waits_for(self, one: PendingPrompt, worker: str = "w") -> str | None:
         found = self.leads.find(one, worker, self.now)
         if found is None:
             return None
-        self.act(self.leads.follow(one, found, self.now))
+        self.go_on(self.leads.follow(one, found, self.now))
         return found.prompt.turn
 
     def end(self, lead: Lead, *, computed: bool) -> list[str]:
         self.gone_on.clear()
-        self.act(self.leads.end(lead, computed=computed, now=self.now))
+        self.go_on(self.leads.end(lead, computed=computed, now=self.now))
         return self.gone_on
 
 
@@ -70,8 +67,8 @@ def test_followers_of_a_computed_prefix_go_on_in_order_and_wait_for_nobody() -> 
     for one in others:
         assert trial.waits_for(one) is None
         lead = trial.leads.begin(one, "w", trial.now)
-        ended = trial.leads.record_accepted(lead, 0, trial.now)
-        assert ended == [LeadEnded(lead)], "its own tail is not worth waiting for"
+        assert trial.leads.record_accepted(lead, 0, trial.now) == []
+        assert lead.has_ended, "its own tail is not worth waiting for"
 
 
 def test_first_follower_leads_after_a_lead_that_failed() -> None:
@@ -100,7 +97,7 @@ def test_acceptance_with_a_held_prefix_continues_those_that_gain_nothing_any_mor
     lead = trial.leads.begin(first, "w", trial.now)
     assert trial.waits_for(prompt("b", GROUP, ("b", 8))) == "a"
     assert trial.waits_for(prompt("c", GROUP, ("a", 8), ("c", 1))) == "a"
-    trial.act(trial.leads.record_accepted(lead, 20 * BLOCK, trial.now))
+    trial.go_on(trial.leads.record_accepted(lead, 20 * BLOCK, trial.now))
     assert trial.gone_on == ["b"]
 
 
@@ -147,15 +144,14 @@ def test_every_turn_goes_on_and_no_lead_or_follower_is_left(events: list[tuple[s
             held[one.turn] = one
             return
         lead = trial.leads.begin(one, worker, trial.now)
-        actions = trial.leads.record_accepted(lead, 0, trial.now)
-        if LeadEnded(lead) not in actions:
+        prompts = trial.leads.record_accepted(lead, 0, trial.now)
+        if not lead.has_ended:
             open_leads.append(lead)
-        go_on(actions, worker)
+        go_on(prompts, worker)
 
-    def go_on(actions: list[HoldAction], worker: str) -> None:
-        for action in actions:
-            if isinstance(action, GoOn):
-                place(held.pop(action.prompt.turn), worker)
+    def go_on(prompts: list[PendingPrompt], worker: str) -> None:
+        for one in prompts:
+            place(held.pop(one.turn), worker)
 
     def end(lead: Lead, computed: bool) -> None:
         open_leads.remove(lead)

@@ -11,7 +11,7 @@ from schemas.errors import NotFound
 from schemas.requests import TurnRequest
 from schemas.token_ids import pack_ids
 from services.preprocessor.routing.kv_view import KvView
-from services.preprocessor.routing.placement import Assignment, Placement
+from services.preprocessor.routing.placement import Placement
 from services.preprocessor.routing.router import Router
 from tests.kit.processes import MakeProcess, Reported
 from tests.kit.waiting import eventually
@@ -25,6 +25,10 @@ async def test_blocks_of_other_weights_do_not_count(make_process: MakeProcess) -
     kv.follow()
     placement = Placement(preprocessor, "m", Router(1.0, 16384.0, waiting={}), kv)
     worker = await make_process("worker", "weights-w")
+    parser = await make_process("parser", "weights-s")
+    parser.serve(Reported(ModelCard("m")))
+    parser.heartbeats.send()
+    await eventually(lambda: bool(preprocessor.registry.able("parser", "m")))
     prompt = pack_ids(range(64))
 
     async def at(version: int) -> None:
@@ -46,8 +50,8 @@ async def test_blocks_of_other_weights_do_not_count(make_process: MakeProcess) -
         conversation = Conversation("m", [], hints=Hints(any_weights=any_weights))
         request = TurnRequest("t", "f", conversation)
         turn: Any = SimpleNamespace(request=request, block_key_ids=prompt)
-        salt = placement.cache_salt(conversation)
-        placement.record_accepted(Assignment(worker.id, "p", salt), turn)
+        with placement.assign(turn, worker.id) as assignment:
+            assignment.accepted = True
 
     await at(1)
     take(any_weights=False)

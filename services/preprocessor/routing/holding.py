@@ -16,36 +16,17 @@ from functools import partial
 from typing import Self
 
 import msgspec
-from msgspec import Struct
 
 from schemas.control import Heartbeat
 from schemas.errors import TurnwireError
 from schemas.requests import NOT_HELD_S, GenerateReply, PrefillNotice
 from services.preprocessor.observer import AttemptObserver
 from services.preprocessor.prepared_turn import PreparedTurn, seconds_left
-from services.preprocessor.routing.leads import (
-    MAX_HOLD_S,
-    GoOn,
-    HoldAction,
-    Lead,
-    LeadEnded,
-    LeadLimit,
-    Leads,
-    PendingPrompt,
-)
+from services.preprocessor.routing.leads import MAX_HOLD_S, Lead, Leads, PendingPrompt
 from services.preprocessor.routing.placement import Placement
 from services.runtime.process import Process
 
 _decode_notice = msgspec.json.Decoder(PrefillNotice).decode
-
-
-class HoldReport(Struct, frozen=True):
-    """The report on a turn's hold for its worker: fields of `GenerateRequest`."""
-
-    notice: str = ""
-    notice_tokens: int = 0
-    held_s: float = NOT_HELD_S
-    held_for: str = ""
 
 
 class TurnHold:
@@ -64,14 +45,15 @@ class TurnHold:
         self._turn = turn
         self._prompt = prompt
         self._observer = observer
-        self._held_s = NOT_HELD_S
+        self.held_s = NOT_HELD_S
+        """How long the turn was held."""
         self._loop = asyncio.get_running_loop()
 
     async def wait_for_workers(self) -> list[str]:
         """Returns the workers to try, best first, as soon as the best one computes nothing that is
         worth waiting for.
 
-        The caller calls `report_to` with the first of them in the same step of the event loop, so
+        The caller calls `lead_on` with the first of them in the same step of the event loop, so
         that other turns find this one as their lead. Raises as `Placement.rank_workers`, and
         TimedOut.
         """
@@ -87,31 +69,34 @@ class TurnHold:
             seconds_left(self._turn.deadline, self._loop.time())
 
         if prompt.was_held:
-            self._held_s = round(self._loop.time() - prompt.held_at, 4)
-            self._observer.held(prompt.held_for, self._held_s)
+            self.held_s = round(self._loop.time() - prompt.held_at, 4)
+            self._observer.held(prompt.held_for, self.held_s)
         return workers
 
-    def report_to(self, worker: str) -> HoldReport:
-        """Returns what a worker gets that the turn is about to be sent to. Makes the turn a lead,
-        unless the worker is known to hold nearly all of its prompt."""
-        prompt = self._prompt
-        if not self._leads.is_worth_waiting_for(prompt, worker):
-            return HoldReport(held_s=self._held_s, held_for=prompt.held_for)
+    @property
+    def held_for(self) -> str:
+        """The turn that this one was held for; "": none."""
+        return self._prompt.held_for
 
-        return HoldReport(
-            notice=self._holding.begin_lead(prompt, worker),
-            notice_tokens=self._leads.hold_tokens,
-            held_s=self._held_s,
-            held_for=prompt.held_for,
-        )
+    @property
+    def notice_tokens(self) -> int:
+        """`GenerateRequest.notice_tokens` of a lead."""
+        return self._leads.hold_tokens
 
-    def record_reply(self, reply: GenerateReply | None) -> None:
-        """Handles the worker's reply, after which a refused turn is no longer a lead; None: there
-        was none. Called once after each `report_to`."""
+    def lead_on(self, worker: str) -> str:
+        """Makes the turn a lead on a worker that it is about to be sent to, unless the worker is
+        known to hold nearly all of its prompt. Returns the subject for the worker's notice; "": it
+        is not a lead."""
+        if not self._leads.is_worth_waiting_for(self._prompt, worker):
+            return ""
+        return self._holding.begin_lead(self._prompt, worker)
+
+    def record_reply(self, reply: GenerateReply) -> None:
+        """Handles the worker's reply, after which a refused turn is no longer a lead."""
         lead = self._prompt.lead
         if lead is None:
             return
-        if reply is None or reply.error is not None:
+        if reply.error is not None:
             self._holding.end_lead(lead, computed=False)
         else:
             self._holding.accept_lead(lead, reply.expected_cached)
@@ -120,10 +105,13 @@ class TurnHold:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Ends the turn's part in this: a worker has it, or it has failed. Turns that wait for it,
-        though it is not a lead, go on."""
-        if self._prompt.lead is None:
+        """Ends the turn's part in this: a worker has it, or it has failed. Turns that wait for it
+        go on, unless it is a lead that a worker has accepted."""
+        lead = self._prompt.lead
+        if lead is None:
             self._holding.pass_on(self._prompt)
+        elif not lead.accepted:
+            self._holding.end_lead(lead, computed=False)
 
 
 class Holding:
@@ -171,16 +159,24 @@ class Holding:
         return subject
 
     def accept_lead(self, lead: Lead, cached: int | None) -> None:
-        """Notes that its worker accepted a lead. `cached`: `GenerateReply.expected_cached`."""
-        self._act(self.leads.record_accepted(lead, cached, self._loop.time()))
+        """Notes that its worker accepted a lead, which has a limit from now on. `cached`:
+        `GenerateReply.expected_cached`."""
+        self._go_on(self.leads.record_accepted(lead, cached, self._loop.time()))
+        if lead.has_ended:
+            self._forget(lead)
+        else:
+            late = partial(self.end_lead, lead, computed=False)
+            limit = self._loop.call_later(self.leads.limit_s(lead), late)
+            self._open[lead].callback(limit.cancel)
 
     def end_lead(self, lead: Lead, *, computed: bool) -> None:
         """Ends a lead. `computed`: it has its first token."""
-        self._act(self.leads.end(lead, computed=computed, now=self._loop.time()))
+        self._go_on(self.leads.end(lead, computed=computed, now=self._loop.time()))
+        self._forget(lead)
 
     def pass_on(self, prompt: PendingPrompt) -> None:
         """Lets one of the turns that wait for a turn which is not a lead go on."""
-        self._act(self.leads.pass_on(prompt))
+        self._go_on(self.leads.pass_on(prompt))
 
     async def wait_for(self, prompt: PendingPrompt, lead: Lead, deadline: float) -> None:
         """Makes a turn wait for a lead, at most until it was held long enough, or until its
@@ -188,7 +184,7 @@ class Holding:
         now = self._loop.time()
         goes_on: asyncio.Future[None] = self._loop.create_future()
         self._waiting[prompt] = goes_on
-        self._act(self.leads.follow(prompt, lead, now))
+        self._go_on(self.leads.follow(prompt, lead, now))
 
         until = min(prompt.hold_until(now), deadline)
         try:
@@ -214,17 +210,14 @@ class Holding:
             await asyncio.sleep(0)
         await self._process.wait_until_attached()
 
-    def _act(self, actions: list[HoldAction]) -> None:
-        """Does what `Leads` decided."""
-        for action in actions:
-            match action:
-                case GoOn(prompt):
-                    self._waiting[prompt].set_result(None)
-                case LeadLimit(lead, seconds):
-                    late = partial(self.end_lead, lead, computed=False)
-                    self._open[lead].callback(self._loop.call_later(seconds, late).cancel)
-                case LeadEnded(lead):
-                    self._open.pop(lead).close()
+    def _go_on(self, prompts: list[PendingPrompt]) -> None:
+        """Ends the wait of turns that `Leads` lets go on."""
+        for prompt in prompts:
+            self._waiting[prompt].set_result(None)
+
+    def _forget(self, lead: Lead) -> None:
+        """Expects no notice of a lead any more, and drops its limit."""
+        self._open.pop(lead).close()
 
     def _noticed(self, lead: Lead, notice: bytes | TurnwireError) -> None:
         computed = isinstance(notice, bytes) and _decode_notice(notice).computed

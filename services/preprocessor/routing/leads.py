@@ -6,7 +6,8 @@ elected. When a lead has computed the prefix, its followers go on in the order i
 When it ends without that, one of them goes on, to be the next lead, and the others wait for that
 one. If all went on each time, a group of n turns that are all refused would take n² tries.
 
-`Leads` calls nothing: each change returns the caller's next actions, in order (`HoldAction`).
+`Leads` calls nothing: each change returns the turns that waited and now go on, in order. The caller
+looks for their workers again.
 """
 
 import math
@@ -15,9 +16,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import TypeAlias
-
-from msgspec import Struct
 
 MAX_HOLD_S = 30.0
 """Longest time that a turn is held in all, and the limit of a lead on a worker with an unknown
@@ -112,27 +110,10 @@ class Lead:
         """The number of tokens that the worker computes."""
         return self.prompt.missing(self.worker)
 
-
-class GoOn(Struct, frozen=True):
-    """A turn that waited goes on: the caller looks for its worker again."""
-
-    prompt: PendingPrompt
-
-
-class LeadLimit(Struct, frozen=True):
-    """The time that a lead has left. Then the caller ends it."""
-
-    lead: Lead
-    seconds: float
-
-
-class LeadEnded(Struct, frozen=True):
-    """A lead has ended: its notice and its limit mean nothing any more."""
-
-    lead: Lead
-
-
-HoldAction: TypeAlias = GoOn | LeadLimit | LeadEnded
+    @property
+    def has_ended(self) -> bool:
+        """Whether no turn waits for it any more."""
+        return self.prompt.lead is not self
 
 
 class Leads:
@@ -180,15 +161,15 @@ class Leads:
                 least = spared + 1
         return best
 
-    def follow(self, prompt: PendingPrompt, lead: Lead, now: float) -> list[HoldAction]:
+    def follow(self, prompt: PendingPrompt, lead: Lead, now: float) -> list[PendingPrompt]:
         """Makes a turn wait for a lead, until it goes on or leaves."""
-        actions = self.pass_on(prompt)
+        go_on = self.pass_on(prompt)
         prompt.held_at = min(prompt.held_at, now)
         prompt.held_for = lead.prompt.turn
         prompt.waits_for = lead.prompt
         lead.prompt.followers[prompt] = None
         self.waiting[lead.worker] += 1
-        return actions
+        return go_on
 
     def leave(self, prompt: PendingPrompt) -> None:
         """Ends the wait of a turn, if it waits."""
@@ -200,7 +181,7 @@ class Leads:
         if leader.lead is not None:
             self.waiting[leader.lead.worker] -= 1
 
-    def pass_on(self, prompt: PendingPrompt) -> list[HoldAction]:
+    def pass_on(self, prompt: PendingPrompt) -> list[PendingPrompt]:
         """Lets the first follower with the highest priority of a turn that is not a lead go on. The
         others wait for that one."""
         if not prompt.followers:
@@ -213,7 +194,7 @@ class Leads:
         for follower in successor.followers:
             follower.held_for = successor.turn
             follower.waits_for = successor
-        return [GoOn(successor)]
+        return [successor]
 
     def is_worth_waiting_for(self, prompt: PendingPrompt, worker: str) -> bool:
         """Whether a worker has so much of a prompt to compute that it should be a lead there."""
@@ -227,10 +208,10 @@ class Leads:
         self._leads.setdefault(self._beginning(prompt), []).append(lead)
         return lead
 
-    def record_accepted(self, lead: Lead, cached: int | None, now: float) -> list[HoldAction]:
+    def record_accepted(self, lead: Lead, cached: int | None, now: float) -> list[PendingPrompt]:
         """Notes that the worker accepted a lead, and how many of its tokens it has
-        (`GenerateReply.expected_cached`). A lead with too little to compute ends; another one gets
-        a limit, and followers that it spares nothing any more go on."""
+        (`GenerateReply.expected_cached`). A lead with too little to compute ends. Followers of
+        another one that it spares nothing any more go on."""
         prompt = lead.prompt
         worker = lead.worker
         prompt.note_cached(worker, cached or 0)
@@ -238,27 +219,28 @@ class Leads:
             return self.end(lead, computed=True, now=now)
 
         lead.accepted = True
-        actions: list[HoldAction] = [LeadLimit(lead, self.limit_s(lead))]
-        for follower in list(prompt.followers):
-            if not self._spared(follower, lead, self.hold_tokens):
-                shared = follower.shared(prompt)
-                actions.append(self._release(follower, lead, min(prompt.cached[worker], shared)))
-        return actions
+        go_on = [
+            follower
+            for follower in prompt.followers
+            if not self._spared(follower, lead, self.hold_tokens)
+        ]
+        for follower in go_on:
+            self._release(follower, lead, min(prompt.cached[worker], follower.shared(prompt)))
+        return go_on
 
-    def end(self, lead: Lead, *, computed: bool, now: float) -> list[HoldAction]:
+    def end(self, lead: Lead, *, computed: bool, now: float) -> list[PendingPrompt]:
         """Ends a lead. `computed`: it has its first token; else it failed, was cancelled or
         refused, or is late."""
         self._remove(lead)
         if lead.accepted:
             self._measure(lead, computed=computed, now=now)
         prompt = lead.prompt
-        actions: list[HoldAction] = [LeadEnded(lead)]
-        if computed:
-            for follower in list(prompt.followers):
-                actions.append(self._release(follower, lead, follower.shared(prompt)))
+        go_on = list(prompt.followers) if computed else []
+        for follower in go_on:
+            self._release(follower, lead, follower.shared(prompt))
         prompt.lead = None
         self.waiting[lead.worker] -= len(prompt.followers)
-        return actions + self.pass_on(prompt)
+        return go_on + self.pass_on(prompt)
 
     def limit_s(self, lead: Lead) -> float:
         """Returns the limit of a lead from its acceptance, in seconds."""
@@ -278,11 +260,10 @@ class Leads:
         elif worker in self.speeds:
             self.speeds[worker] = min(self.speeds[worker], speed)
 
-    def _release(self, follower: PendingPrompt, lead: Lead, tokens: int) -> HoldAction:
+    def _release(self, follower: PendingPrompt, lead: Lead, tokens: int) -> None:
         """Lets a follower go on. `tokens`: what the lead's worker holds of it."""
         follower.note_cached(lead.worker, tokens)
         self.leave(follower)
-        return GoOn(follower)
 
     def _spared(self, prompt: PendingPrompt, lead: Lead, least: int) -> int:
         """Tokens that the lead computes, and the turn then need not; 0 if they are fewer than

@@ -2,8 +2,9 @@
 caches."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 
 import msgspec
 from prometheus_client import Counter
@@ -21,14 +22,16 @@ from services.tokenization.block_keys import adapter_salt, weights_salt
 _encode = msgspec.json.Encoder().encode
 
 
-class Assignment(NamedTuple):
-    """Where a turn is sent."""
+@dataclass(slots=True)
+class Assignment:
+    """What a worker gets of the placement of a turn."""
 
-    worker: str
     parser: str
     """The parser shard."""
     cache_salt: str | None
     """Only turns with the same salt share KV blocks."""
+    accepted: bool = False
+    """Whether the worker has the turn."""
 
 
 class Placement:
@@ -85,23 +88,27 @@ class Placement:
         """Whether a worker's engine computes the common beginning of queued prompts once."""
         return any(card.shares_queued for card in self._cards(self._present(worker)))
 
-    def assign(self, worker: str, turn: PreparedTurn) -> Assignment:
-        """Assigns a turn to a worker and to the best parser shard, and counts it there: it is being
-        sent. Raises Unavailable."""
+    @contextmanager
+    def assign(self, turn: PreparedTurn, worker: str) -> Iterator[Assignment]:
+        """Assigns a turn to a worker and to the best parser shard, for the block that sends it. The
+        turn counts at both, and after the block only if the worker has accepted it. Raises
+        Unavailable if there is no shard."""
         able, late = self._able("parser")
         parser = self._router.choose_parser(able, late=late)
+        assignment = Assignment(parser, self.cache_salt(turn.request.conversation))
         self._router.assign(worker, parser)
-        return Assignment(worker, parser, self.cache_salt(turn.request.conversation))
+        try:
+            yield assignment
+        finally:
+            if assignment.accepted:
+                self._add_blocks(turn, worker)
+            else:
+                self._router.unassign(worker, parser)
 
-    def unassign(self, assignment: Assignment) -> None:
-        """Notes that the worker did not take the turn."""
-        self._router.unassign(assignment.worker, assignment.parser)
-
-    def record_accepted(self, assignment: Assignment, turn: PreparedTurn) -> None:
-        """Notes that a worker has the turn, and will hold the prompt's blocks. The session's next
-        turn may arrive before the worker's own update. A sibling may arrive before the turn's first
+    def _add_blocks(self, turn: PreparedTurn, worker: str) -> None:
+        """Notes that a worker will hold the blocks of a turn's prompt. The session's next turn may
+        arrive before the worker's own update. A sibling may arrive before the turn's first
         token."""
-        worker = assignment.worker
         present = self._present(worker)
         salt = self._blocks_salt(turn.request.conversation, present)
         self._kv.add(worker, turn.block_key_ids, salt, self._block_sizes(present))
