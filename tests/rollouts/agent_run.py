@@ -5,10 +5,13 @@ from array import array
 from dataclasses import dataclass, field
 from itertools import count
 
+from hypothesis import strategies as st
+
 from schemas.conversation import Call, Client, Text
 from schemas.events import FinishReason
-from services.rollouts.sample_lines import Kind, Parent, ParentCause
+from services.rollouts.sample_lines import Kind, Parent, ParentCause, Sample
 from services.rollouts.sampled_turn import SampledTurn, digest_of
+from services.rollouts.samples import Sampler
 
 
 @dataclass
@@ -155,3 +158,42 @@ class AgentRun:
     def _is_beside(self, turn: SampledTurn, session: Session) -> bool:
         client = turn.client
         return client.session == session.client.session and client.kind != "background"
+
+
+STEPS = ("turn", "turn", "turn", "helper", "retry", "fork", "compact", "title")
+
+
+@st.composite
+def runs(draw: st.DrawFn) -> AgentRun:
+    run = AgentRun(with_ids=draw(st.booleans()))
+    run.turn(run.sessions[0], calls=1)
+    for step in draw(st.lists(st.sampled_from(STEPS), max_size=14)):
+        session = draw(st.sampled_from(run.sessions))
+        take(run, step, session, draw)
+    return run
+
+
+def take(run: AgentRun, step: str, session: Session, draw: st.DrawFn) -> None:
+    match step:
+        case "helper" if run.calls:
+            helper = run.helper(draw(st.integers(0, len(run.calls) - 1)))
+            run.turn(helper)
+        case "retry" if session.turns:
+            again = run.again(session, draw(st.integers(0, len(session.turns) - 1)), "retry")
+            run.turn(again, asks=0)
+        case "fork" if len(session.turns) > 1:
+            run.turn(run.again(session, draw(st.integers(0, len(session.turns) - 2)), "fork"))
+        case "compact" if session.turns:
+            run.compact(session)
+            run.turn(session)
+        case "title" if session.turns:
+            run.title(session)
+        case _:
+            run.turn(session, calls=draw(st.integers(0, 2)))
+
+
+def samples_of(run: AgentRun) -> list[Sample]:
+    sampler = Sampler(one_run=True)
+    for turn in run.turns:
+        sampler.add(turn)
+    return sampler.close()

@@ -5,7 +5,6 @@ from pathlib import Path
 
 from schemas.conversation import (
     Call,
-    Client,
     Conversation,
     RawPrompt,
     Reasoning,
@@ -22,7 +21,6 @@ from turnwire_tools.inspector.fold import Fold
 from turnwire_tools.inspector.sections import Section, Sections
 from turnwire_tools.inspector.tokens import Vocabularies
 from turnwire_tools.inspector.turns import InspectedTurn
-from turnwire_tools.inspector.views import session_view
 
 TASK = Call("toolu_9", "Task", json.dumps({"prompt": "Search the\nhistory.", "n": 1}))
 PROMPT = list(range(1000, 1200))
@@ -30,12 +28,6 @@ PROMPT = list(range(1000, 1200))
 
 def section(fold: Fold, turn: InspectedTurn) -> Section:
     return Sections(fold, Vocabularies()).section(turn)
-
-
-def of(kind: str, question: str, session: str, parent: str | None = None) -> Conversation:
-    client = Client(session, "claude-cli/2.1", parent=parent, kind=kind)  # type: ignore[arg-type]
-    tools = [] if kind == "background" else TOOLS
-    return asked(user(question), client=client, tools=tools)
 
 
 def test_a_section_has_what_a_turn_adds_and_what_it_answers(bus: Bus) -> None:
@@ -107,21 +99,6 @@ def test_instructions_are_shown_again_where_they_changed(bus: Bus) -> None:
     assert [part.text for part in found.system] == ["New."]
     assert found.difference is not None
     assert found.difference.cause == "system"
-
-
-def test_a_helper_is_linked_with_the_call_that_started_it(bus: Bus) -> None:
-    agent = bus.turn(of("main", "Q", "s"), PROMPT, [1], TASK)
-    helper = bus.turn(of("helper", "Search the\nhistory.", "s/1", "s"), range(9), [2], Text("ok"))
-    title = bus.turn(of("background", "Q", "s"), range(9), [3], Text('{"title": "A title"}'))
-    view = session_view(bus.fold, agent.id)
-    assert view is not None
-    assert view.title == "A title"
-    links = {link.session: (link.turn, link.call_id) for link in view.helpers}
-    assert links == {helper.id: (agent.id, "toolu_9"), title.id: (agent.id, "")}
-    child = session_view(bus.fold, helper.id)
-    assert child is not None
-    assert child.parent is not None
-    assert child.parent.id == agent.id
 
 
 def test_held_turns_and_images_have_what_the_bus_says_of_them(bus: Bus) -> None:

@@ -1,0 +1,41 @@
+"""The lines in which the tap shows messages."""
+
+import msgspec
+from msgspec import Struct
+
+from schemas import subjects
+from schemas.errors import Overloaded
+from schemas.events import (
+    BlockStart,
+    Delta,
+    Dispatch,
+    Failed,
+    Finish,
+    FinishReason,
+    Prepared,
+    TurnEvent,
+    Usage,
+)
+from schemas.frames import EventEntry, EventFrame
+from turnwire_tools.tap import bus_view, messages
+
+
+def lines_of(subject: str, message: Struct) -> list[str]:
+    """The columns of each line, with bars between them."""
+    lines = bus_view.lines(subject, messages.decode(subject, msgspec.json.encode(message)))
+    return [" | ".join((line.kind, line.target, line.turn, line.text)) for line in lines]
+
+
+def test_each_event_is_described() -> None:
+    events: dict[str, TurnEvent] = {
+        "prepared: 10 prompt tokens, 90 may follow, w1 → p1": Prepared(10, 90, "w1", "p1"),
+        "[1] tool_use Bash call_1": BlockStart(1, "tool_use", "Bash", "call_1"),
+        '[1]    12 "a \\"b\\"\\n"': Delta(1, 12, 'a "b"\n'),
+        '[1] dispatch Bash call_1 { "a": 1}': Dispatch(1, "call_1", "Bash", '{\n"a": 1}'),
+        "finish: stop, 2 blocks, 10 prompt (8 cached), 5 output tokens": Finish(
+            FinishReason.STOP, 2, Usage(10, 8, 5)
+        ),
+        "failed: overloaded: all busy": Failed(Overloaded("all busy").info),
+    }
+    frame = EventFrame("p1", 1, [EventEntry("t1", 1, [*events.values()])])
+    assert lines_of(subjects.events("f1"), frame) == [f"evt | f1 | t1 | {text}" for text in events]
