@@ -89,9 +89,8 @@ class Worker(Service):
             self._prefill(plan)
         else:
             self._cancel_earlier_attempt(request)
-            parser = self._output.choose_parser(request.parser)
             decoding = self._opener.open(plan)
-            self._turns.add(decoding, parser, request.timeout_s)
+            self._output.add(decoding, request.parser, request.timeout_s)
             self._process.registry.expect_heartbeats(
                 "frontend", request.frontend, self._loop.time()
             )

@@ -13,8 +13,8 @@ from services.worker.engine_requests import DecodingPlan, EngineRequests
 from services.worker.kv.publisher import Kv
 from services.worker.observer import WorkerObserver
 from services.worker.output.decoding import Decoding, Decodings
+from services.worker.output.prefill_report import PrefillReporter, PrefillSink
 from services.worker.output.token_stream import TokenStream
-from services.worker.prefill_report import PrefillReporter, PrefillSink
 from services.worker.thinking.budgeted_turn import BudgetedTurn
 
 

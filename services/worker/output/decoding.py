@@ -11,8 +11,8 @@ from services.worker.observer import DecodingObserver, WorkerObserver
 from services.worker.output.drain import Drain
 from services.worker.output.outbox import Outbox
 from services.worker.output.pacing import Pacer
+from services.worker.output.prefill_report import PrefillReporter
 from services.worker.output.token_stream import TokenStream
-from services.worker.prefill_report import PrefillReporter
 
 
 class _NoHandle:

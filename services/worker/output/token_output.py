@@ -15,7 +15,7 @@ from services.runtime.process import Process
 from services.runtime.streams.frames import FRAME_BYTES, FrameSender, FrameSource
 from services.runtime.streams.frontend_watch import FrontendWatch
 from services.worker.observer import WorkerObserver
-from services.worker.output.decoding import Decodings
+from services.worker.output.decoding import Decoding, Decodings
 from services.worker.output.drain import Drain
 from services.worker.output.outbox import UNSENDABLE, Outbox
 from services.worker.output.pacing import Pacer
@@ -56,9 +56,10 @@ class TokenOutput(FrameSource):
         """Subscribes to what the shards send back."""
         await self._sender.start()
 
-    def choose_parser(self, requested: str) -> str:
-        """Returns the requested shard, or another one if that is gone."""
-        return self._shards.choose(requested)
+    def add(self, decoding: Decoding, requested: str, timeout_s: float | None) -> None:
+        """Adds a turn that the engine has just opened, for the requested shard, or another one if
+        that is gone."""
+        self.turns.add(decoding, self._shards.choose(requested), timeout_s)
 
     def find_stream(self, turn: str, attempt: int) -> TokenStream | None:
         """Returns the stream of an attempt, decoding or ended."""
