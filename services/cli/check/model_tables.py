@@ -74,7 +74,7 @@ def names_several(sources: Sources, up: LoadedConfig[Any]) -> bool:
 def load_models(
     sources: Sources,
     up: LoadedConfig[Any],
-    front: LoadedConfig[Any],
+    frontend: LoadedConfig[Any],
     defaults: Mapping[str, Any],
 ) -> list[ModelSettings]:
     """Loads and checks the settings of each model's processes, and of the frontends. Raises
@@ -88,7 +88,7 @@ def load_models(
         problems |= dict.fromkeys(table.mistakes)
         try:
             stages = table.sources.load_all(_CONFIGS, defaults)
-            check_settings([front, *stages.values()])
+            check_settings([frontend, *stages.values()])
             numbers = table.sources.load(UpConfig).config
         except ConfigError as error:
             problems |= dict.fromkeys(error.problems)

@@ -8,7 +8,7 @@ flags of a child, unless the user has set another value.
 import secrets
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -99,40 +99,59 @@ def make_plan(sources: Sources) -> UpPlan:
     tables: dict[str, type[Config]] = {**STAGES, "buckets": BucketsConfig, "up": UpConfig}
     loaded = sources.load_all(tables, {"model": None})
     up: UpConfig = loaded["up"].config
-    several = names_several(sources, loaded["up"])
-    demo = loaded["worker"].origins["model"] == "default" and not several
-    state_dir = default_state_dir(sources.env)
-    if up.state_dir:
-        state_dir = Path(up.state_dir).expanduser()
+    demo = _serves_demo(sources, loaded)
+    state_dir = _state_dir(up, sources.env)
     defaults = _stage_defaults(up, state_dir, demo=demo)
-    if up.demo_vision and not demo:
-        raise ConfigError(["--demo-vision is for the demo model, and another one is named"])
-    front = sources.load(FrontendConfig, defaults)
-    loaded_models = load_models(sources, loaded["up"], front, defaults)
-    models = [_plan_model(model, defaults) for model in loaded_models]
-    worker = models[0].worker
-    if demo and (worker.engine in PACKAGES or decodes_on_server(worker.engine)):
-        raise ConfigError(
-            [f"--engine {worker.engine} needs a --model: the demo model has no weights"]
-        )
-    _check_up_settings(loaded["up"], state_dir, front.config.port)
+
+    frontend = sources.load(FrontendConfig, defaults)
+    models = load_models(sources, loaded["up"], frontend, defaults)
+    if demo:
+        _check_demo_engine(models[0].worker.engine)
+    _check_up_settings(loaded["up"], state_dir, frontend.config.port)
+
     return UpPlan(
         up=up,
         buckets=loaded["buckets"].config,
-        frontend=front.config,
-        models=models,
+        frontend=frontend.config,
+        models=[_plan_model(model, defaults) for model in models],
         demo=demo,
-        embedded_nats=front.origins["nats_url"] == "default",
+        embedded_nats=frontend.origins["nats_url"] == "default",
         state_dir=state_dir,
-        frontend_flags=_flags(front, sources, defaults),
+        frontend_flags=_flags(frontend, sources, defaults),
         bus_flags=forwarded_arguments(sources.flags, BusConfig),
     )
 
 
+def _serves_demo(sources: Sources, loaded: Mapping[str, LoadedConfig[Any]]) -> bool:
+    """Returns whether no model is named. Raises ConfigError if one is, and the demo is to have
+    vision."""
+    several = names_several(sources, loaded["up"])
+    demo = loaded["worker"].origins["model"] == "default" and not several
+    if loaded["up"].config.demo_vision and not demo:
+        raise ConfigError(["--demo-vision is for the demo model, and another one is named"])
+    return demo
+
+
+def _state_dir(up: UpConfig, env: Mapping[str, str]) -> Path:
+    if up.state_dir:
+        return Path(up.state_dir).expanduser()
+    return default_state_dir(env)
+
+
+def _check_demo_engine(engine: str) -> None:
+    """Raises ConfigError for an engine that needs weights."""
+    if engine in PACKAGES or decodes_on_server(engine):
+        raise ConfigError([f"--engine {engine} needs a --model: the demo model has no weights"])
+
+
 def _plan_model(model: ModelSettings, defaults: Mapping[str, Any]) -> ModelPlan:
     stages = model.stages.items()
-    flags = {stage: _flags(loaded, model.sources, defaults) for stage, loaded in stages}
-    return ModelPlan(model.label, model.worker, numbers_of(model.up, model.worker), flags)
+    return ModelPlan(
+        label=model.label,
+        worker=model.worker,
+        numbers=numbers_of(model.up, model.worker),
+        flags={stage: _flags(loaded, model.sources, defaults) for stage, loaded in stages},
+    )
 
 
 def _stage_defaults(up: UpConfig, state_dir: Path, *, demo: bool) -> dict[str, Any]:
@@ -244,18 +263,30 @@ def make_specs(
             for number, port in enumerate(ports, 1):
                 flags = [*plan.frontend_flags, *flags_of_all, f"--port={port}"]
                 specs.append(_spec(stage, f"{stage}-{number}", flags, quiet_variables(env)))
-            continue
-        for model in plan.models:
-            urls = model.worker.engine_urls
-            quiet = {} if model.worker.engine in ("trtllm", "vllm") else quiet_variables(env)
-            for number, name in enumerate(model.process_names(stage)):
-                flags = [*model.flags[stage], *flags_of_all]
-                if stage == "worker" and urls:
-                    flags.append(f"--engine-url={urls[number % len(urls)]}")
-                if metrics:
-                    flags += ["--metrics-host=127.0.0.1", f"--metrics-port={metrics[name]}"]
-                specs.append(_spec(stage, name, flags, quiet, model.label))
+        else:
+            for model in plan.models:
+                specs += _model_specs(stage, model, flags_of_all, metrics, env)
     return specs
+
+
+def _model_specs(
+    stage: str,
+    model: ModelPlan,
+    flags_of_all: Sequence[str],
+    metrics: Mapping[str, int],
+    env: Mapping[str, str],
+) -> Iterator[ChildSpec]:
+    """Yields the specs of a model's processes of a stage. `metrics`: their ports by name; empty:
+    they serve none."""
+    urls = model.worker.engine_urls
+    quiet = {} if model.worker.engine in ("trtllm", "vllm") else quiet_variables(env)
+    for number, name in enumerate(model.process_names(stage)):
+        flags = [*model.flags[stage], *flags_of_all]
+        if stage == "worker" and urls:
+            flags.append(f"--engine-url={urls[number % len(urls)]}")
+        if metrics:
+            flags += ["--metrics-host=127.0.0.1", f"--metrics-port={metrics[name]}"]
+        yield _spec(stage, name, flags, quiet, model.label)
 
 
 def _spec(

@@ -163,30 +163,19 @@ class Supervisor:
         return process
 
     async def _keep(self, spec: ChildSpec, child: asyncio.subprocess.Process) -> None:
+        """Starts a child again whenever it has ended, as long as that makes sense."""
         loop = asyncio.get_running_loop()
         failures = 0
         while True:
             started = loop.time()
-            output = asyncio.ensure_future(self._read(spec.name, child))
-            status = await child.wait()
-            self._running.pop(spec.name, None)
-            self.on_end.call(self._ids[spec.name])
-            await asyncio.wait({output}, timeout=LAST_LINES_S)
+            status = await self._wait_for_end(spec.name, child)
             if spec.name in self._ending:
                 return
-            steady = self.ready and loop.time() - started > STEADY_S
-            if steady:
-                failures = 0
-            failures += 1
-            cannot_start = not self.ready and failures >= START_ATTEMPTS
-            if status == USAGE or cannot_start:
-                reason = self._why_not_running(spec.name, status)
-                if not spec.group:
-                    self._failures.put_nowait(reason)
-                    return
-                self._fail_group(spec.group, reason)
-            if status == USAGE:
+            is_steady = self.ready and loop.time() - started > STEADY_S
+            failures = 1 if is_steady else failures + 1
+            if not self._can_start_again(spec, status, failures):
                 return
+
             delay = min(FIRST_BACKOFF_S * 2 ** (failures - 1), MAX_BACKOFF_S)
             self._display.report(
                 f"{spec.name} ended ({describe_status(status)}); starting it again in {delay:g} s",
@@ -201,6 +190,28 @@ class Supervisor:
             except OSError as error:
                 self._failures.put_nowait(f"{spec.name} cannot be started again: {error}")
                 return
+
+    async def _wait_for_end(self, name: str, child: asyncio.subprocess.Process) -> int:
+        """Relays the output of a child until it ends. Returns its status."""
+        output = asyncio.ensure_future(self._read(name, child))
+        status = await child.wait()
+        self._running.pop(name, None)
+        self.on_end.call(self._ids[name])
+        await asyncio.wait({output}, timeout=LAST_LINES_S)
+        return status
+
+    def _can_start_again(self, spec: ChildSpec, status: int, failures: int) -> bool:
+        """Returns whether a child that has ended is to be started again. Reports one that does not
+        start."""
+        is_usage = status == USAGE
+        gives_up = not self.ready and failures >= START_ATTEMPTS
+        if is_usage or gives_up:
+            reason = self._why_not_running(spec.name, status)
+            if not spec.group:
+                self._failures.put_nowait(reason)
+                return False
+            self._fail_group(spec.group, reason)
+        return not is_usage
 
     def _fail_group(self, group: str, reason: str) -> None:
         """Goes on without a group, unless it is the last one."""
