@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from services.cli.up.plan import make_specs
+from services.cli.up.specs import make_specs
 from services.runtime.config.loader import ConfigError
 from tests.cli.up_plans import MODELS, child, models_file, plan
 

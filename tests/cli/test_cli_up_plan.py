@@ -8,8 +8,9 @@ from unittest.mock import Mock
 import pytest
 
 from services.cli.check.model import engine_problem
-from services.cli.up.plan import DEMO_MODEL, inspector_spec, make_specs, prepare_state
+from services.cli.up.plan import DEMO_MODEL, prepare_state
 from services.cli.up.readiness import problem_of
+from services.cli.up.specs import inspector_spec, make_specs
 from services.runtime.config.loader import ConfigError
 from tests.cli.up_plans import child, models_file, plan
 

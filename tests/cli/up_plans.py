@@ -7,7 +7,8 @@ from typing import Any
 from cyclopts import Token
 
 from services.cli.up.command import COMMAND
-from services.cli.up.plan import UpPlan, make_plan, make_specs
+from services.cli.up.plan import UpPlan, make_plan
+from services.cli.up.specs import make_specs
 from services.runtime.config.base import Config
 from services.runtime.config.frontend import FrontendConfig
 from services.runtime.config.loader import ConfigError, Sources

@@ -22,18 +22,10 @@ from services.cli.registry import COMMON_SETTINGS, Command
 from services.cli.signals import run
 from services.cli.up.embedded_nats import NAME as NATS
 from services.cli.up.embedded_nats import EmbeddedNats
-from services.cli.up.models import ModelPlan
-from services.cli.up.plan import (
-    INSPECTOR,
-    UpPlan,
-    inner_processes,
-    inspector_spec,
-    make_plan,
-    make_specs,
-    prepare_state,
-)
+from services.cli.up.plan import ModelPlan, UpPlan, make_plan, prepare_state
 from services.cli.up.readiness import answers, context_window, readiness_problem
 from services.cli.up.screen import Screen, ServedModelNotes, instructions
+from services.cli.up.specs import INSPECTOR, inner_processes, inspector_spec, make_specs
 from services.cli.up.supervisor import ChildFailed, Supervisor
 from services.runtime.config.command_line import CLEAN, FAILURE, INTERRUPTED
 from services.runtime.config.frontend import FrontendConfig

@@ -1,4 +1,4 @@
-"""Decides what `turnwire up` starts: the command line of every child, before anything runs.
+"""Decides what `turnwire up` starts, and with which flags, before anything runs.
 
 A flag of `up` is passed to every stage that has it. The children read the environment and the
 configuration file themselves. Defaults of `up` (demo model, sealing key, names and ports) become
@@ -8,7 +8,7 @@ flags of a child, unless the user has set another value.
 import secrets
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,6 @@ from services.cli.check.model import PACKAGES
 from services.cli.check.model_tables import ModelSettings, load_models, names_several
 from services.cli.common import create_file, make_private, other_machines_hosts, reachable_host
 from services.cli.instances import default_state_dir
-from services.cli.up.models import ModelPlan, numbers_of
-from services.cli.up.supervisor import ChildSpec, quiet_variables
 from services.runtime.config.base import Config
 from services.runtime.config.command_line import forwarded_arguments
 from services.runtime.config.frontend import FrontendConfig
@@ -34,9 +32,28 @@ from services.runtime.request_headers import AllowedHosts, is_loopback
 from services.worker.engines.registry import decodes_on_server
 
 DEMO_MODEL = "turnwire-demo"
-INSPECTOR = "inspector"
-START_ORDER = ("preprocessor", "worker", "frontend", "parser")
-"""The slowest to start first."""
+
+
+class ModelPlan(Struct, frozen=True):
+    """The processes to start for one model."""
+
+    label: str
+    """Part of the names of its processes; "" for the only model."""
+    worker: WorkerConfig
+    numbers: Mapping[str, int]
+    """The number of processes of each stage."""
+    flags: Mapping[str, list[str]]
+    """Flags of the processes of each stage."""
+
+    @property
+    def name(self) -> str:
+        """The served name."""
+        return self.worker.model_name
+
+    def process_names(self, stage: str) -> list[str]:
+        """Returns the names of its processes of a stage."""
+        prefix = f"{stage}-{self.label}-" if self.label else f"{stage}-"
+        return [f"{prefix}{number + 1}" for number in range(self.numbers[stage])]
 
 
 class UpPlan(Struct, frozen=True):
@@ -149,9 +166,15 @@ def _plan_model(model: ModelSettings, defaults: Mapping[str, Any]) -> ModelPlan:
     return ModelPlan(
         label=model.label,
         worker=model.worker,
-        numbers=numbers_of(model.up, model.worker),
+        numbers=_process_numbers(model.up, model.worker),
         flags={stage: _flags(loaded, model.sources, defaults) for stage, loaded in stages},
     )
+
+
+def _process_numbers(up: UpConfig, worker: WorkerConfig) -> dict[str, int]:
+    """Returns the number of processes of each stage: one worker at least for each server."""
+    workers = max(up.workers, len(worker.engine_urls))
+    return {"preprocessor": up.preprocessors, "worker": workers, "parser": up.parsers}
 
 
 def _stage_defaults(up: UpConfig, state_dir: Path, *, demo: bool) -> dict[str, Any]:
@@ -221,77 +244,3 @@ def _make_demo_model(path: str, flags: Sequence[str]) -> None:
         raise OSError(
             f"the demo model cannot be made: {process.stderr.strip().rpartition(chr(10))[2]}"
         )
-
-
-def inner_processes(plan: UpPlan) -> list[str]:
-    """Returns the names of the processes that are not frontends."""
-    names: list[str] = []
-    for stage in START_ORDER:
-        if stage != "frontend":
-            for model in plan.models:
-                names += model.process_names(stage)
-    return names
-
-
-def inspector_spec(plan: UpPlan, bus_url: str, port: int) -> ChildSpec:
-    """Returns the spec of the process that serves the inspector."""
-    models = [f"{model.name}={model.worker.model}" for model in plan.models]
-    if len(models) == 1:
-        models = [plan.worker.model]
-    flags = [*plan.bus_flags, f"--nats-url={bus_url}", *(f"--model={model}" for model in models)]
-    command = [sys.executable, "-m", "services.cli.main", "inspect", *flags, f"--port={port}"]
-    return ChildSpec(INSPECTOR, command)
-
-
-def make_specs(
-    plan: UpPlan,
-    nats_url: str | None,
-    ports: Sequence[int],
-    env: Mapping[str, str],
-    metrics_ports: Sequence[int] = (),
-) -> list[ChildSpec]:
-    """Returns the specs of all service processes, in the order of their start. `metrics_ports`:
-    those of the stages after the frontend; without them, these serve no metrics."""
-    flags_of_all = [f"--nats-url={nats_url}"] if nats_url else []
-    metrics: dict[str, int] = {}
-    if metrics_ports:
-        metrics = dict(zip(inner_processes(plan), metrics_ports, strict=False))
-
-    specs: list[ChildSpec] = []
-    for stage in START_ORDER:
-        if stage == "frontend":
-            for number, port in enumerate(ports, 1):
-                flags = [*plan.frontend_flags, *flags_of_all, f"--port={port}"]
-                specs.append(_spec(stage, f"{stage}-{number}", flags, quiet_variables(env)))
-        else:
-            for model in plan.models:
-                specs += _model_specs(stage, model, flags_of_all, metrics, env)
-    return specs
-
-
-def _model_specs(
-    stage: str,
-    model: ModelPlan,
-    flags_of_all: Sequence[str],
-    metrics: Mapping[str, int],
-    env: Mapping[str, str],
-) -> Iterator[ChildSpec]:
-    """Yields the specs of a model's processes of a stage. `metrics`: their ports by name; empty:
-    they serve none."""
-    urls = model.worker.engine_urls
-    quiet = {} if model.worker.engine in ("trtllm", "vllm") else quiet_variables(env)
-    for number, name in enumerate(model.process_names(stage)):
-        flags = [*model.flags[stage], *flags_of_all]
-        if stage == "worker" and urls:
-            flags.append(f"--engine-url={urls[number % len(urls)]}")
-        if metrics:
-            flags += ["--metrics-host=127.0.0.1", f"--metrics-port={metrics[name]}"]
-        yield _spec(stage, name, flags, quiet, model.label)
-
-
-def _spec(
-    stage: str, name: str, flags: Sequence[str], variables: Mapping[str, str], group: str = ""
-) -> ChildSpec:
-    command = [sys.executable, "-m", "services.cli.main", "serve", stage, *flags, f"--id={name}"]
-    # The hub's library shows the progress of downloads without a terminal, too.
-    return ChildSpec(name, command, {**variables, "TQDM_POSITION": "-1"}, group)

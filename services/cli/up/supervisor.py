@@ -11,7 +11,7 @@ import secrets
 import signal
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from msgspec import Struct
 
@@ -259,15 +259,3 @@ def _after_return(line: bytes) -> str:
         return ""
     last = line.rstrip(b"\r").rpartition(b"\r")[2]
     return last.decode(errors="replace").strip()
-
-
-def quiet_variables(env: Mapping[str, str]) -> dict[str, str]:
-    """Returns variables to add to `env`. They stop numeric libraries from starting a thread for
-    each core in every process, and transformers from printing in each that torch is missing."""
-    names = (
-        "OMP_NUM_THREADS",
-        "MKL_NUM_THREADS",
-        "OPENBLAS_NUM_THREADS",
-        "TRANSFORMERS_NO_ADVISORY_WARNINGS",
-    )
-    return {name: "1" for name in names if name not in env}
