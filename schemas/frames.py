@@ -98,8 +98,3 @@ class EventFrame(Struct, frozen=True, omit_defaults=True):
     def is_refusal(self) -> bool:
         """Whether the frame is one of `refusal`."""
         return self.seq == NO_STREAM and bool(self.entries)
-
-    @property
-    def is_probe(self) -> bool:
-        """Whether the frame is one of `probe`."""
-        return self.seq == NO_STREAM and not self.entries

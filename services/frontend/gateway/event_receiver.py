@@ -20,7 +20,7 @@ from schemas.events import (
     Prepared,
     TurnEvent,
 )
-from schemas.frames import EventEntry, EventFrame
+from schemas.frames import NO_STREAM, EventEntry, EventFrame
 from services.frontend.gateway.attempts import TurnAttempts
 from services.frontend.gateway.prompt_origins import PromptOrigins
 from services.frontend.gateway.turn_state import BusTurn, Preparing, StateEvent, Streaming
@@ -60,12 +60,8 @@ class EventReceiver:
 
     def _on_frame(self, delivery: Delivery) -> None:
         frame = _decode_frame(delivery.data)
-        if frame.is_probe:
-            return
-        if frame.is_refusal:
-            for entry in frame.entries:
-                self._on_refused(entry)
-            delivery.reply(b"")
+        if frame.seq == NO_STREAM:
+            self._on_single(frame, delivery)
             return
         sender = frame.sender
         if not self._receiver.opens(sender, frame.seq):
@@ -83,6 +79,13 @@ class EventReceiver:
                 turn.observer.failed()
                 self._turns.abandon(turn, "internal", EngineFailed("internal error").info)
         self._receiver.arrived(sender, frame.seq, len(delivery.data))
+
+    def _on_single(self, frame: EventFrame, delivery: Delivery) -> None:
+        """Applies a frame that is in no stream: a refusal, or a probe, which only has to arrive."""
+        if frame.is_refusal:
+            for entry in frame.entries:
+                self._on_refused(entry)
+            delivery.reply(b"")
 
     def _on_refused(self, entry: EventEntry) -> None:
         """Fails the attempt: a preprocessor could not pass the turn to a worker."""

@@ -41,10 +41,14 @@ class TurnRenderer(Generic[E]):
 
     def render(self, events: Sequence[TurnEvent], choice: int = 0) -> bytes:
         """Renders the next events of the turn. Consecutive deltas are rendered as one."""
-        if self.plain is not None:
-            text = only_text(events)
+        plain = self.plain
+        if plain is not None:
+            if len(events) == 1 and type(events[0]) is Delta:  # most calls: a token at a time
+                text = events[0].text
+            else:
+                text = only_text(events)
             if text:
-                head, tail = self.plain
+                head, tail = plain
                 return head + _encode(text) + tail
         return self.encode(self.api_events(events))
 
