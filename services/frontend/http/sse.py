@@ -197,7 +197,8 @@ class SseWriter(StreamWriter):
     def begin(self, data: bytes) -> None:
         """Sends the response's head and the first bytes."""
         self.response.begin(self._request, data[:HIGH_WATER_BYTES])
-        self.write(data[HIGH_WATER_BYTES:])
+        if len(data) > HIGH_WATER_BYTES:
+            self.write(data[HIGH_WATER_BYTES:])
 
     @override
     def write(self, data: bytes, now: float | None = None) -> None:
