@@ -70,7 +70,11 @@ class EventOutbox:
                 break
             emptied += 1
 
-        _drop_first(unsent, emptied)
+        if emptied == len(unsent):
+            unsent.clear()
+        else:
+            for turn in list(islice(unsent, emptied)):
+                del unsent[turn]
         return EventFrame(self._process.id, seq, entries, time.time()) if entries else None
 
     def _next_entry(self, parse: TurnParse, room: int, seq: int) -> tuple[EventEntry, int]:
@@ -136,11 +140,3 @@ class EventOutbox:
         """Removes a frontend that is gone."""
         self._ends.pop(frontend, None)
         self._unsent.pop(frontend, None)
-
-
-def _drop_first(unsent: dict[str, TurnParse], number: int) -> None:
-    if number == len(unsent):
-        unsent.clear()
-        return
-    for turn in list(islice(unsent, number)):
-        del unsent[turn]

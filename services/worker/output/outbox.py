@@ -71,7 +71,7 @@ class LingeringStreams:
 class Outbox:
     """The token streams of one worker, and the queues of its shards.
 
-    It makes no calls: what could not be sent is collected, and `take_broken` returns it.
+    It makes no calls: the streams that could not be sent are collected in `broken`.
     """
 
     def __init__(
@@ -83,7 +83,8 @@ class Outbox:
         self._live: dict[StreamKey, TokenStream] = {}
         self._lingering = LingeringStreams(linger_s)
         self._queues: dict[str, ShardQueue] = {}
-        self._broken: list[TokenStream] = []
+        self.broken: list[TokenStream] = []
+        """Streams that were broken off, until the caller takes them out."""
 
     # -- streams
     # ----------------------------------------------------------------------------------------------
@@ -147,8 +148,9 @@ class Outbox:
         if queue is None:
             return None
         if not queue.waiting:
-            gone = queue.take_gone()
-            return TokenFrame(self._worker, seq, gone, now) if gone else None
+            if not queue.gone:
+                return None
+            return TokenFrame(self._worker, seq, queue.take_gone(), now)
 
         frame = TokenFrame(self._worker, seq, time=now)
         try:
@@ -215,13 +217,7 @@ class Outbox:
 
     def _break_off(self, stream: TokenStream, at: int) -> None:
         stream.break_off(at, UNSENDABLE)
-        self._broken.append(stream)
-
-    def take_broken(self) -> list[TokenStream]:
-        """Returns the streams that were broken off since the last call."""
-        broken = self._broken
-        self._broken = []
-        return broken
+        self.broken.append(stream)
 
     # -- shards
     # ----------------------------------------------------------------------------------------------

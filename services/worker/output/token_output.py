@@ -85,7 +85,8 @@ class TokenOutput(FrameSource):
         try:
             return self._outbox.fill(receiver, seq, time.time())
         finally:
-            self._abandon_broken()
+            if self._outbox.broken:
+                self._abandon_broken()
 
     @override
     def take_back(self, receiver: str, frame: msgspec.Struct) -> bool:
@@ -104,12 +105,13 @@ class TokenOutput(FrameSource):
 
     def _abandon_broken(self) -> None:
         """Ends the turns with streams that the outbox has broken off."""
-        for stream in self._outbox.take_broken():
+        for stream in self._outbox.broken:
             self._observer.unsendable(stream)
             decoding = self.turns.find(stream.turn)
             if decoding is not None and decoding.stream is stream:
                 # After the frame that is being sent: the end of the turn is one more thing to send.
                 self._loop.call_soon(decoding.abandon, EngineFailed(UNSENDABLE.message))
+        self._outbox.broken.clear()
 
     # -- other processes, and time
     # ----------------------------------------------------------------------------------------------

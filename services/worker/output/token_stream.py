@@ -46,8 +46,6 @@ class ShardQueue:
 
     def take_gone(self) -> list[TokenEntry]:
         """Takes the entries for streams that no longer exist."""
-        if not self.gone:
-            return []
         entries = list(self.gone.values())
         self.gone.clear()
         return entries

@@ -195,7 +195,7 @@ def test_an_entry_that_cannot_be_encoded_ends_only_its_stream() -> None:
         msgspec.json.encode(frame)
     assert frame is not None
     assert box.take_back("p1", frame)
-    assert [s.turn for s in box.take_broken()] == ["b"]
+    assert [s.turn for s in box.broken] == ["b"]
     again = filled(box, "p1", 2)
     msgspec.json.encode(again)
     assert {one.turn: one.ids for one in again} == {"a": [3], "b": [], "c": [3]}
@@ -214,7 +214,7 @@ def test_an_id_that_is_no_token_ends_only_its_stream(bad: Any) -> None:
     for s in streams:
         send(s, EngineDelta([3, bad] if s.turn == "b" else [3]))
     entries = filled(box, "p1", 2)
-    assert [s.turn for s in box.take_broken()] == ["b"]
+    assert [s.turn for s in box.broken] == ["b"]
     assert {one.turn: one.ids for one in entries} == {"a": [3], "b": [], "c": [3]}
     errors = {one.turn: one.finish and one.finish.error for one in entries}
     assert errors == {"a": None, "b": UNSENDABLE, "c": None}
