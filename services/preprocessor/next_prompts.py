@@ -91,6 +91,15 @@ class PrefilledNextPrompts(NextPrompts):
         pending = PendingTurn(turn.request.turn, worker, conversation, turn.prompt.tools)
         self._pending[_key(turn.ledger)] = pending
 
+    @override
+    def forget_turn(self, turn: PreparedTurn) -> None:
+        if turn.ledger is None:
+            return
+        key = _key(turn.ledger)
+        pending = self._pending.get(key)
+        if pending is not None and pending.turn == turn.request.turn:
+            del self._pending[key]
+
     def ended(self, entry: LedgerEntry) -> None:
         """Starts the prefill after a turn with the hint that has ended, here or elsewhere."""
         turn = self._pending.pop(_key(entry.context), None)

@@ -118,11 +118,15 @@ class RecordedNotes(NextPrompts):
 
     def __init__(self) -> None:
         self.notes: dict[str, str] = {}
-        """The last noted worker of each turn."""
+        """The noted worker of each turn."""
 
     @override
     def note_turn(self, turn: PreparedTurn, worker: str) -> None:
         self.notes[turn.request.turn] = worker
+
+    @override
+    def forget_turn(self, turn: PreparedTurn) -> None:
+        del self.notes[turn.request.turn]
 
 
 class Sending:

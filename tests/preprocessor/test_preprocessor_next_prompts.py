@@ -1,14 +1,27 @@
-"""The certain prefix of the next prompt."""
+"""The certain prefix of the next prompt, and the turns after which it is prefilled."""
 
 from array import array
+from types import SimpleNamespace
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.conversation import Call, Conversation, Part, Reasoning, Result, Text
+from schemas.conversation import Call, Conversation, Hints, Part, Reasoning, Result, Text
 from schemas.events import PromptImage
-from services.preprocessor.next_prompts import REPLIES, certain_prefix, with_reply
+from schemas.ledger import LedgerContext, LedgerEntry
+from schemas.requests import TurnRequest
+from services.ledger.turn_ledger import Ledger
+from services.preprocessor.ledger_reader import LedgerReader
+from services.preprocessor.model.model_setup import ModelSetup
+from services.preprocessor.next_prompts import (
+    REPLIES,
+    PrefilledNextPrompts,
+    certain_prefix,
+    with_reply,
+)
 from tests.kit.conversations import user
+from tests.kit.process import FakeProcess
 
 QUESTION = Conversation("m", [user("What?")])
 
@@ -53,3 +66,37 @@ def test_prefix_is_what_both_prompts_share(common: list[int], cut: int, other: l
     expected = common[:cut] if cut <= len(common) else common
     assert list(found) == expected
     assert inside == [image for image in images if image.at + 2 <= len(found)]
+
+
+async def test_no_prompt_is_prefilled_after_a_turn_that_workers_refused(setup: ModelSetup) -> None:
+    process: Any = FakeProcess()
+    kv: Any = SimpleNamespace(follow=lambda: None)
+    other: Any = SimpleNamespace(setup=setup)
+    ledger = LedgerReader(Ledger(setup.encoder))
+    prompts = PrefilledNextPrompts(process, other, kv, other, ledger)
+    context = LedgerContext(b"state", 9, b"head")
+
+    def turn(name: str) -> Any:
+        hints = Hints(speculative_prefill=True)
+        request = TurnRequest(name, "f", Conversation("m", [], hints=hints))
+        return SimpleNamespace(request=request, ledger=context, prompt=SimpleNamespace(tools=[]))
+
+    def prefills() -> int:
+        """The prefills that the end of a turn with this prompt starts."""
+        prompts.ended(LedgerEntry("m", b"key", context, b""))
+        started = len(process.tasks)
+        for task in process.tasks:
+            task.cancel()
+        process.tasks.clear()
+        return started
+
+    prompts.note_turn(turn("a"), "w")
+    assert prefills() == 1
+    prompts.note_turn(turn("a"), "w")
+    prompts.forget_turn(turn("a"))
+    assert prefills() == 0
+
+    prompts.note_turn(turn("a"), "w")
+    prompts.note_turn(turn("b"), "v")
+    prompts.forget_turn(turn("a"))
+    assert prefills() == 1, "another turn has the same prompt"

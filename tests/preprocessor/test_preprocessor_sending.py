@@ -109,6 +109,7 @@ async def test_turn_that_all_workers_refuse_fails_with_the_last_refusal() -> Non
     with pytest.raises(ContextOverflow, match="too long"):
         await sending.send(sending.turn("t"))
     assert sending.bus.workers == ["worker-a", "worker-b"]
+    assert sending.next_prompts.notes == {}
 
 
 async def test_next_worker_gets_the_turn_of_one_that_is_gone() -> None:

@@ -39,8 +39,10 @@ class NextPrompts:
 
     def note_turn(self, turn: PreparedTurn, worker: str) -> None:
         """Notes a turn that is sent to a worker. Called before the worker has the turn: a short
-        turn may have ended when the acceptance arrives. After a refusal the note of the next worker
-        replaces it."""
+        turn may have ended when the acceptance arrives."""
+
+    def forget_turn(self, turn: PreparedTurn) -> None:
+        """Drops the note of a turn that the worker refused."""
 
 
 class WorkerSender:
@@ -73,8 +75,6 @@ class WorkerSender:
                 refusal = await self._offer(turn, worker, hold, observer)
                 if refusal is None:
                     return
-                # rare: a worker did not take a turn
-                observer.refused(worker, refusal)
                 if not _another_may_take_it(refusal):
                     break
             assert refusal is not None  # `wait_for_workers` returns at least one
@@ -102,6 +102,10 @@ class WorkerSender:
 
         if reply.error is None:
             observer.placed(worker, assignment.parser)
+        else:
+            # rare: a worker did not take a turn
+            observer.refused(worker, reply.error)
+            self._next_prompts.forget_turn(turn)
         return reply.error
 
 
