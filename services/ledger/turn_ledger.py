@@ -12,18 +12,21 @@ A prompt uses it in three steps, and is rendered after the first:
 
 from typing import ClassVar
 
+from msgspec.structs import replace
 from typing_extensions import override
 
-from schemas.conversation import Conversation, ToolSpec, Unseal, opens_nothing
+from schemas.conversation import Conversation, Unseal, opens_nothing
 from schemas.ledger import LedgerEntry
 from services.ledger.lookup.choice import choose
-from services.ledger.lookup.match import MatchedHistory, Outcome, unmatched
+from services.ledger.lookup.match import MatchedHistory, Outcome
 from services.ledger.lookup.restore import Restorer
 from services.ledger.lookup.store import EntryStore, PromptCache
-from services.ledger.prompt.encode import EncodedPrompt, PromptEncoder
+from services.ledger.prompt.encode import PromptEncoder
 from services.ledger.prompt.model import LedgerModel
+from services.ledger.prompt.prompts import EncodedPrompt, RenderedPrompt
 from services.ledger.turns.chain import Chain, ChainCache
 from services.ledger.turns.turn_reader import TurnReader
+from services.templates.tools import PromptTools
 from services.tokenization.encoder import Encoder
 
 
@@ -38,25 +41,15 @@ class Ledger:
         self._encoder = encoder
 
     def look_up(
-        self, conversation: Conversation, tools: list[ToolSpec], unseal: Unseal = opens_nothing
+        self, conversation: Conversation, tools: PromptTools, unseal: Unseal = opens_nothing
     ) -> MatchedHistory:
-        """Looks up the turns of a conversation, which has no preamble. `tools`: as the model sees
-        them."""
-        return unmatched(conversation)
+        """Looks up the turns of a conversation, which has no preamble. `tools`: its own."""
+        return MatchedHistory(conversation, Chain([], b""), [], tools=tools)
 
-    def encode(
-        self,
-        history: MatchedHistory,
-        tools: list[ToolSpec],
-        marked_text: str,
-        prefix: str = "",
-        *,
-        continues: bool = False,
-    ) -> EncodedPrompt:
-        """The ids of a prompt. `history` and `tools`: those of `look_up`. `marked_text`: the
-        restored history, rendered. `prefix`: the opening of a forced call at its end. `continues`:
-        it ends in the model's own last turn."""
-        return EncodedPrompt(self._encoder.encode(marked_text), Outcome.NOT_LOOKED_UP, 0, None)
+    def encode(self, history: MatchedHistory, rendered: RenderedPrompt) -> EncodedPrompt:
+        """The ids of a prompt. `history`: that of `look_up`; `rendered`: the same, restored."""
+        ids = self._encoder.encode(rendered.marked_text)
+        return EncodedPrompt(ids, Outcome.NOT_LOOKED_UP, 0, None)
 
     def keep(self, prompt: EncodedPrompt) -> None:
         """Keeps the ids of a prompt, for the turn that follows."""
@@ -83,24 +76,17 @@ class TurnLedger(Ledger):
 
     @override
     def look_up(
-        self, conversation: Conversation, tools: list[ToolSpec], unseal: Unseal = opens_nothing
+        self, conversation: Conversation, tools: PromptTools, unseal: Unseal = opens_nothing
     ) -> MatchedHistory:
         with_reasoning = conversation.thinking.history != "drop"
-        restorer = Restorer(self.reader, tools, unseal, with_reasoning=with_reasoning)
+        restorer = Restorer(self.reader, tools.specs, unseal, with_reasoning=with_reasoning)
         chain = self.chain_of(conversation)
-        return choose(conversation, chain, self.entries, restorer, unseal)
+        history = choose(conversation, chain, self.entries, restorer, unseal)
+        return replace(history, tools=tools)
 
     @override
-    def encode(
-        self,
-        history: MatchedHistory,
-        tools: list[ToolSpec],
-        marked_text: str,
-        prefix: str = "",
-        *,
-        continues: bool = False,
-    ) -> EncodedPrompt:
-        return self.encoder.encode(history, tools, marked_text, prefix, continues=continues)
+    def encode(self, history: MatchedHistory, rendered: RenderedPrompt) -> EncodedPrompt:
+        return self.encoder.encode(history, rendered)
 
     def chain_of(self, conversation: Conversation) -> Chain:
         """The hash keys of a conversation's turns."""

@@ -18,7 +18,7 @@ from schemas import subjects
 from schemas.conversation import ToolSpec
 from schemas.errors import TurnwireError
 from schemas.ledger import LedgerEntry
-from services.ledger.prompt.encode import EncodedPrompt
+from services.ledger.prompt.prompts import EncodedPrompt
 from services.ledger.signer import EntrySigner
 from services.ledger.turn_ledger import Ledger, TurnLedger
 from services.ledger.turns.turn import TurnOutput

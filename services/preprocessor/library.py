@@ -5,6 +5,7 @@ from services.ledger.turn_ledger import Ledger
 from services.preprocessor.model.model_setup import ModelSetup
 from services.preprocessor.output_settings import check_sampling, output_settings
 from services.preprocessor.prompt.prompt_maker import Prompt, PromptMaker
+from services.preprocessor.prompt.raw_prompt import make_raw_prompt
 from services.runtime.config.stages import PreprocessorConfig
 
 
@@ -20,6 +21,8 @@ def assemble(
     `ledger`: its turns, if there are any. A caller with a ledger calls `Ledger.keep` with the
     result. A caller that makes many prompts keeps a `PromptMaker`, which caches their tools.
     """
+    if conversation.prompt is not None:
+        return make_raw_prompt(conversation, conversation.prompt, setup.tokenizer)
     if ledger is None:
         ledger = Ledger(setup.encoder)
     return PromptMaker(setup, ledger).make(conversation, unseal)

@@ -21,6 +21,7 @@ from services.preprocessor.output_settings import (
 )
 from services.preprocessor.prepared_turn import PreparedTurn
 from services.preprocessor.prompt.prompt_maker import OnStep, Prompt, PromptMaker, no_step
+from services.preprocessor.prompt.raw_prompt import make_raw_prompt
 from services.preprocessor.threads import PromptThreads, expected_s
 from services.preprocessor.turn_builder import build_turn
 from services.runtime.config.base import MIB
@@ -65,14 +66,18 @@ class Preparation:
         too long.
         """
         seconds = expected_s(self.setup, conversation, size)
+        run = self.threads.run_limited
+        raw = conversation.prompt
+        if raw is not None:
+            on_step("encode")
+            return await run(seconds, make_raw_prompt, conversation, raw, self.setup.tokenizer)
+
         unseal = self._unseal(conversation)
         prompts = self._prompts
-        run = self.threads.run_limited
-
-        started = await run(seconds, prompts.start, conversation, unseal, on_step)
-        if await self._ledger.fetch(started.missing):
-            started = await run(seconds, prompts.start, conversation, unseal, on_step)
-        return await run(seconds, prompts.finish, started)
+        history = await run(seconds, prompts.start, conversation, unseal, on_step)
+        if await self._ledger.fetch(history.missing):
+            history = await run(seconds, prompts.start, conversation, unseal, on_step)
+        return await run(seconds, prompts.finish, history, unseal, on_step)
 
     def make_prompt_here(self, conversation: Conversation) -> Prompt:
         """The prompt of a conversation, without fetching turns from the bucket. For the threads of

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from schemas.conversation import Conversation, Message
 from services.ledger.turns.chain import Chain, SentTurn
 from services.ledger.turns.turn import Turn
+from services.templates.tools import PromptTools
 
 
 class Outcome(StrEnum):
@@ -52,7 +53,10 @@ class MatchedHistory(Struct, frozen=True):
     matches: Sequence[Match]
     """One for each turn of the chain."""
     missing: Sequence[bytes] = ()
-    """Keys for which the store may lack the right entry, oldest first."""
+    """Keys for which the store may lack the right entry, oldest first. If some are added, the
+    history is looked up again."""
+    tools: PromptTools = PromptTools()
+    """The conversation's tools, for its prompt."""
 
     @property
     def open_turn(self) -> SentTurn | None:
@@ -90,8 +94,3 @@ class MatchedHistory(Struct, frozen=True):
             end = turn.end
         messages += sent[end:]
         return replace(self.conversation, messages=messages)
-
-
-def unmatched(conversation: Conversation) -> MatchedHistory:
-    """A conversation without a look-up of its turns."""
-    return MatchedHistory(conversation, Chain([], b""), [])

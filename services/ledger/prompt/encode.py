@@ -7,9 +7,7 @@ text is encoded.
 """
 
 import hashlib
-from collections.abc import Sequence
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from schemas.conversation import ToolSpec
@@ -19,28 +17,13 @@ from services.ledger.lookup.match import Match, MatchedHistory, Outcome
 from services.ledger.lookup.store import EntryStore, PromptCache
 from services.ledger.prompt.comparison import KeptTurn, TurnComparison
 from services.ledger.prompt.model import LedgerModel
+from services.ledger.prompt.prompts import EncodedPrompt, RenderedPrompt
 from services.ledger.turns.chain import parts_of, text_and_calls
 from services.ledger.turns.keys import DIGEST_BYTES, add_record, new_hasher, squeeze
 from services.ledger.turns.turn import Turn
 from services.ledger.turns.turn_reader import TurnReader
 from services.tokenization.encoder import Encoder
 from services.tokenization.segments import TokenIds
-
-
-class EncodedPrompt(Struct, frozen=True):
-    """A prompt's ids, and how many of them the ledger contributed."""
-
-    ids: TokenIds
-    outcome: Outcome
-    """The outcome of the newest turn."""
-    reused: int
-    """Tokens that were not encoded: those of an earlier prompt and of its turn."""
-    context: LedgerContext | None
-    """The context of the turn that follows; None where its entry could not be found again."""
-    states: Sequence[bytes] = ()
-    """The chain hash before each of the model's turns, the one that follows included."""
-    marked_text: str = ""
-    """The rendered text, with marks (`DataMarks`); "" without a ledger."""
 
 
 class PromptEncoder:
@@ -56,23 +39,12 @@ class PromptEncoder:
         self._prompts = prompts
         self._guard = _guard(model.encoder)
 
-    def encode(
-        self,
-        history: MatchedHistory,
-        tools: list[ToolSpec],
-        marked_text: str,
-        prefix: str,
-        *,
-        continues: bool,
-    ) -> EncodedPrompt:
-        """The ids of a prompt.
-
-        `marked_text`: the restored history, rendered. `prefix`: the opening of a forced call at its
-        end. `continues`: it ends in the model's own last turn.
-        """
+    def encode(self, history: MatchedHistory, rendered: RenderedPrompt) -> EncodedPrompt:
+        """The ids of a prompt. `rendered`: the restored history."""
+        marked_text = rendered.marked_text
         heads = HeadHasher(marked_text)
-        outcome, kept = self._newest_kept(history, tools, heads)
-        context = self._context(history, heads, prefix, continues=continues)
+        outcome, kept = self._newest_kept(history, rendered.tools.specs, heads)
+        context = self._context(history, rendered, heads)
         states = _states(history, context)
         if kept is None:
             ids = self._encoder.encode(marked_text)
@@ -190,16 +162,16 @@ class PromptEncoder:
     # -- the turn that follows
 
     def _context(
-        self, history: MatchedHistory, heads: "HeadHasher", prefix: str, *, continues: bool
+        self, history: MatchedHistory, rendered: RenderedPrompt, heads: "HeadHasher"
     ) -> LedgerContext | None:
         """The context of the turn that follows, without a parent; None where no request could find
         its entry."""
-        start = _start_of_turn(history, continues=continues)
+        start = _start_of_turn(history, continues=rendered.continues)
         if start is None:
             return None
         state, started = start
         text = heads.text
-        head_chars = self._reader.head_end(text, prefix)
+        head_chars = self._reader.head_end(text, rendered.prefix)
         context = LedgerContext(
             state,
             head_chars,

@@ -6,35 +6,41 @@ from schemas.conversation import Conversation, RawPrompt
 from schemas.errors import Invalid
 from schemas.token_ids import unpack_ids
 from services.ledger.lookup.match import Outcome
-from services.ledger.prompt.encode import EncodedPrompt
-from services.preprocessor.prompt.render import RenderedPrompt, allowed_tools, enforced_format
+from services.ledger.prompt.prompts import EncodedPrompt, RenderedPrompt
+from services.preprocessor.prompt.prompt_maker import Prompt
+from services.preprocessor.prompt.render import allowed_tools, enforced_format
 from services.tokenization.prompt_tokenizer import PromptTokenizer
 
 
-def render_raw(conversation: Conversation, prompt: RawPrompt) -> RenderedPrompt:
-    """The prompt as text, and the settings of the conversation that count for it, too."""
-    return RenderedPrompt(
-        marked_text=prompt.text or "",
-        plain_text=prompt.text or "",
+def make_raw_prompt(
+    conversation: Conversation, raw: RawPrompt, tokenizer: PromptTokenizer
+) -> Prompt:
+    """The prompt of a conversation that is sent as text or ids (`Conversation.prompt`).
+
+    Raises Invalid for an empty prompt, for bytes that are not ids, for ids outside the vocabulary
+    and for a tool choice that cannot be served.
+    """
+    text = raw.text or ""
+    rendered = RenderedPrompt(
+        marked_text=text,
+        plain_text=text,
         allowed_tools=allowed_tools(conversation),
         enforced_format=enforced_format(conversation),
     )
+    ids = array("I", _ids(raw, tokenizer))
+    encoded = EncodedPrompt(ids, Outcome.NOT_LOOKED_UP, 0, None)
+    return Prompt(rendered=rendered, encoded=encoded)
 
 
-def encode_raw(prompt: RawPrompt, tokenizer: PromptTokenizer) -> EncodedPrompt:
-    """The ids of a prompt.
-
-    Raises Invalid for an empty prompt, for bytes that are not ids and for ids outside the
-    vocabulary.
-    """
-    if prompt.text is not None:
-        ids = tokenizer.encode(prompt.text, prompt.add_special_tokens)
+def _ids(raw: RawPrompt, tokenizer: PromptTokenizer) -> list[int]:
+    if raw.text is not None:
+        ids = tokenizer.encode(raw.text, raw.add_special_tokens)
     else:
-        ids = _unpack(prompt.token_ids)
+        ids = _unpack(raw.token_ids)
         tokenizer.check_ids(ids, param="prompt")
     if not ids:
         raise Invalid("the prompt is empty", param="prompt")
-    return EncodedPrompt(array("I", ids), Outcome.NOT_LOOKED_UP, 0, None)
+    return ids
 
 
 def _unpack(packed: bytes) -> list[int]:

@@ -9,44 +9,20 @@ be called. Else an instruction describes it (`strip.py`).
 from collections.abc import Sequence
 from typing import Any
 
-from msgspec import Struct
-
 from schemas.conversation import Conversation, OutputFormat, ToolSpec, Unseal
 from schemas.errors import Invalid
 from schemas.events import BlockStart, FinishReason
 from services.families import Family, open_parser
 from services.images.prompt_images import show_images
+from services.ledger.prompt.prompts import RenderedPrompt
 from services.preprocessor.model.model_setup import ModelSetup
 from services.templates.chat_template import TemplateMessage
 from services.templates.messages import TemplateInput, adapt
 from services.templates.thinking import template_variables, without_old_reasoning
 from services.templates.tools import PromptTools, rendered_tool
-from services.tokenization.image_processor import Expansion
 
 _TAIL_CHARS = 512
 _CONTINUATION = "\ue000continues here\ue000"
-
-
-class RenderedPrompt(Struct, frozen=True, kw_only=True):
-    """A prompt as text."""
-
-    marked_text: str
-    """The text with marks (`DataMarks`), where data may spell control tokens."""
-    plain_text: str
-    """The text without marks; "" for a prompt that was sent as ids."""
-    tools: PromptTools = PromptTools()
-    prefix: str = ""
-    """The end of the text, if it opens a forced call: it belongs to the model's turn."""
-    in_reasoning: bool = False
-    """The text ends inside an open reasoning block."""
-    continues: bool = False
-    """The text ends in the assistant's own text, which the model continues."""
-    images: Sequence[tuple[str, Expansion]] = ()
-    """Hash and expansion of each image in the text, in order."""
-    allowed_tools: list[str] = []
-    """The only tools that may be called, under the names that the model sees; empty: all."""
-    enforced_format: OutputFormat | None = None
-    """The format that the engine enforces; None: the output is free."""
 
 
 def render(
