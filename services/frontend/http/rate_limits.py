@@ -200,5 +200,5 @@ def format_duration(seconds: float) -> str:
         return f"{round(seconds * 1000)}ms"
     if round(seconds * 10) < 600:
         return f"{round(seconds * 10) / 10:g}s"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes}m{rest}s"
+    minutes, seconds_left = divmod(round(seconds), 60)
+    return f"{minutes}m{seconds_left}s"

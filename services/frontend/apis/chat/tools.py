@@ -173,10 +173,10 @@ def _legacy_choice(choice: str | wire.Named | None, tools: Sequence[ToolSpec]) -
 
 
 def _name(choice: wire.ChatToolChoice | wire.ChosenTool, field_path: str) -> str:
-    named = choice.custom if choice.type == "custom" else choice.function
-    if named is None:
+    tool = choice.custom if choice.type == "custom" else choice.function
+    if tool is None:
         raise missing_parameter(f"{field_path}.{choice.type}")
-    return named.name
+    return tool.name
 
 
 def _known_tool(name: str, offered: Collection[str], field_path: str) -> str:

@@ -176,10 +176,10 @@ def result_of(block: wire.ServedResultBlock, name: str, field_path: str) -> Host
 def _read_result(block: wire.ServedResultBlock, name: str) -> HostedResult:
     call_id = plain_id(block.tool_use_id)
     if isinstance(block, wire.ToolSearchResultBlock):
-        found = _found_tools.decode(block.content)
-        names = [reference.tool_name for reference in found.tool_references]
+        search = _found_tools.decode(block.content)
+        names = [reference.tool_name for reference in search.tool_references]
         kind = _SEARCHES.get(name, "tool_search_bm25")
-        return HostedResult(call_id, name, kind, "", tools=names, error=found.error_code)
+        return HostedResult(call_id, name, kind, "", tools=names, error=search.error_code)
 
     content = _content.decode(block.content)
     is_search = isinstance(block, wire.WebSearchResultBlock)

@@ -156,12 +156,12 @@ def spec(tool: wire.MessagesTool, field_path: str) -> ToolSpec:
     """One tool. Raises Invalid."""
     kind = tool.type or CUSTOM
     if kind == CUSTOM:
-        known = _custom(tool, f"{field_path}.custom", field_path)
+        defined = _custom(tool, f"{field_path}.custom", field_path)
     else:
-        known = _built_in(kind, field_path)
+        defined = _built_in(kind, field_path)
     return replace(
-        known,
-        name=tool.name or known.name,
+        defined,
+        name=tool.name or defined.name,
         deferred=bool(tool.defer_loading),
         strict=tool.strict,
     )
@@ -337,28 +337,37 @@ class ToolSet:
 
     def _find_change(self, block: ToolChange, field_path: str) -> ToolSpec | None:
         """Finds the tool of a change, and notes the change."""
-        changed = block.tool
-        found = None
-        if isinstance(changed, wire.ToolDefinition):
-            if (changed.definition.type or CUSTOM).startswith(HOSTED):
-                return None
-            found = replace(
-                spec(changed.definition, f"{field_path}.tool.definition"), deferred=True
-            )
-            self._put(found)
-            self._definitions[found.name] = block
-        elif isinstance(changed, wire.NamedTool):
-            name = changed.name
-            found = self._by_name.get(name)
-            if isinstance(block, wire.ToolAdditionBlock):
-                if found is None and name in self._declared:  # a compaction withdrew it
-                    found = replace(self._declared[name], deferred=True)
-                    self._put(found)
-                block = self._definitions.get(name, block)
-        if found is not None:
-            self._changes.pop(found.name, None)  # the order is that of the latest changes
-            self._changes[found.name] = block
-        return found
+        tool = None
+        match block.tool:
+            case wire.ToolDefinition(definition=definition):
+                tool = self._define(definition, f"{field_path}.tool.definition")
+                if tool is not None:
+                    self._definitions[tool.name] = block
+            case wire.NamedTool(name=name):
+                tool = self._by_name.get(name)
+                if isinstance(block, wire.ToolAdditionBlock):
+                    tool = tool or self._restore(name)
+                    block = self._definitions.get(name, block)
+        if tool is not None:
+            self._changes.pop(tool.name, None)  # the order is that of the latest changes
+            self._changes[tool.name] = block
+        return tool
+
+    def _define(self, definition: wire.MessagesTool, field_path: str) -> ToolSpec | None:
+        """Adds a tool that a message defines; None for one of a server."""
+        if (definition.type or CUSTOM).startswith(HOSTED):
+            return None
+        tool = replace(spec(definition, field_path), deferred=True)
+        self._put(tool)
+        return tool
+
+    def _restore(self, name: str) -> ToolSpec | None:
+        """Adds a tool of the request that a compaction withdrew."""
+        if name not in self._declared:
+            return None
+        tool = replace(self._declared[name], deferred=True)
+        self._put(tool)
+        return tool
 
     def _put(self, spec: ToolSpec) -> None:
         former = self._by_name.get(spec.name)

@@ -65,21 +65,21 @@ def names(cards: Sequence[ModelCard]) -> list[NamedModel]:
     """Every model under each of its names, the model's own first. An alias of several models is
     listed once, with the model that gets most new sessions. The names of models precede
     those of adapters."""
-    models: dict[str, ModelCard] = {}
+    cards_by_name: dict[str, ModelCard] = {}
     adapted = [card for card in cards if card.adapter]
     for group in ([card for card in cards if not card.adapter], adapted):
-        models = {card.served_name: card for card in group} | models
+        cards_by_name = {card.served_name: card for card in group} | cards_by_name
         for card in sorted(group, key=attrgetter("weight"), reverse=True):
             for name in card.aliases:
-                models.setdefault(name, card)
-    named = [
+                cards_by_name.setdefault(name, card)
+    models = [
         (card, name) for card in cards for name in dict.fromkeys((card.served_name, *card.aliases))
     ]
-    return [(card, name) for card, name in named if models[name] is card]
+    return [(card, name) for card, name in models if cards_by_name[name] is card]
 
 
 def listing(
-    named: Sequence[NamedModel],
+    models: Sequence[NamedModel],
     query: Mapping[str, str],
     lifecycles: Sequence[str] = (),
     profiles: Mapping[str, Profile] | None = None,
@@ -91,8 +91,8 @@ def listing(
     `codex_profile.catalogue`, `hosted`: see `entry`.
     """
     if lifecycles and "active" not in lifecycles:
-        named = []
-    page, more = _page(named, query)
+        models = []
+    page, more = _page(models, query)
     data = [entry(card, name, hosted) for card, name in page]
     return {
         "object": "list",
@@ -105,18 +105,18 @@ def listing(
 
 
 def _page(
-    named: Sequence[NamedModel], query: Mapping[str, str]
+    models: Sequence[NamedModel], query: Mapping[str, str]
 ) -> tuple[Sequence[NamedModel], bool]:
     limit = _limit(query.get("limit"))
-    ids = [name for _, name in named]
+    ids = [name for _, name in models]
     after = query.get("after_id")
     before = query.get("before_id")
     if after in ids:
-        named = named[ids.index(after) + 1 :]
+        models = models[ids.index(after) + 1 :]
     elif before in ids:
-        named = named[: ids.index(before)]
-        return named[-limit:], len(named) > limit
-    return named[:limit], len(named) > limit
+        models = models[: ids.index(before)]
+        return models[-limit:], len(models) > limit
+    return models[:limit], len(models) > limit
 
 
 def _limit(text: str | None) -> int:

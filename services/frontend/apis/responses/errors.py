@@ -47,9 +47,9 @@ def failure(info: ErrorInfo) -> dict[str, str]:
     return {"code": _FAILURE_CODES.get(info.kind, "invalid_prompt"), "message": message}
 
 
-def not_found(what: str, id: str, param: str) -> NotFound:
+def not_found(kind: str, id: str, param: str) -> NotFound:
     """The error for an object that is not stored."""
-    return NotFound(f"{what} with id '{id}' not found.", param=param)
+    return NotFound(f"{kind} with id '{id}' not found.", param=param)
 
 
 def previous_not_found(name: str) -> Invalid:

@@ -56,6 +56,19 @@ def with_client(
         compare: as in `Client`.
     """
     sent = _first_values(headers)
+    name, parent = _session_and_parent(sent, session)
+    kind: Literal["main", "helper", "background"] = "main" if parent is None else "helper"
+    is_background = any(sent.get(header) in _BACKGROUND for header in _CLASSES)
+    if is_background or (name and _wants_title(conversation)):
+        kind = "background"
+    client = Client(name, sent.get("user-agent"), parent=parent, kind=kind, compare=compare)
+    return replace(conversation, client=client)
+
+
+def _session_and_parent(
+    sent: Mapping[str, str], session: str | None
+) -> tuple[str | None, str | None]:
+    """The ids of a request's session and of its parent's, if it has one."""
     name = _bounded(_first_of(sent, _SESSION) or session)
     parent = _bounded(_first_of(sent, _PARENT))
     agent = _bounded(sent.get(_AGENT))
@@ -66,12 +79,7 @@ def with_client(
         name = f"{name}/{agent}"
     if name is None or parent == name:
         parent = None
-    kind: Literal["main", "helper", "background"] = "main" if parent is None else "helper"
-    is_background = any(sent.get(header) in _BACKGROUND for header in _CLASSES)
-    if is_background or (name and _wants_title(conversation)):
-        kind = "background"
-    client = Client(name, sent.get("user-agent"), parent=parent, kind=kind, compare=compare)
-    return replace(conversation, client=client)
+    return name, parent
 
 
 def header_flag(headers: Headers, name: str, default: bool) -> bool:

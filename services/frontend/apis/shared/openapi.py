@@ -131,6 +131,18 @@ def _operation(
         "tags": [api.title],
         "responses": {str(status): answer for status, answer in sorted(answers.items())},
     }
+    parameters = _parameters(operation)
+    if parameters:
+        described["parameters"] = parameters
+    if body is not None:
+        described["requestBody"] = _request_body(operation, body)
+    if operation.public:
+        described["security"] = []
+    return described
+
+
+def _parameters(operation: Operation) -> list[Schema]:
+    """The parameters of the query string, then those of the path."""
     parameters: list[Schema] = [
         {
             "name": query.name,
@@ -150,17 +162,15 @@ def _operation(
                 "schema": {"type": "string", "minLength": 1},
             }
         )
-    if parameters:
-        described["parameters"] = parameters
-    if body is not None:
-        schema = body
-        if operation.required:
-            schema = {"allOf": [body, {"required": list(operation.required)}]}
-        content = {"schema": schema, "examples": {"first": {"value": operation.example}}}
-        described["requestBody"] = {"required": True, "content": {_JSON: content}}
-    if operation.public:
-        described["security"] = []
-    return described
+    return parameters
+
+
+def _request_body(operation: Operation, body: Schema) -> Schema:
+    schema = body
+    if operation.required:
+        schema = {"allOf": [body, {"required": list(operation.required)}]}
+    content = {"schema": schema, "examples": {"first": {"value": operation.example}}}
+    return {"required": True, "content": {_JSON: content}}
 
 
 def _answers(
@@ -170,23 +180,7 @@ def _answers(
     errors: Schema,
 ) -> dict[int, Schema]:
     """`contents`: the schema of each type of an answer or of events."""
-    content: Schema = {}
-    answer = contents.get(operation.answer)
-    if operation.text:
-        content = {
-            kind: {"schema": {"type": "string"}}
-            for kind in ("text/plain", "application/openmetrics-text")
-        }
-    elif operation.binary:
-        content = {"application/octet-stream": {}}
-    elif operation.lines:
-        content = {
-            "application/jsonl": {"schema": {"anyOf": [contents[kind] for kind in operation.lines]}}
-        }
-    elif answer is not None:
-        content = {_JSON: {"schema": answer}}
-    if operation.events:
-        content["text/event-stream"] = {"schema": _event(operation.events, contents)}
+    content = _content(operation, contents)
     answers = {200: _answer("Success", content)}
     if operation.upgrade:
         answers = {
@@ -201,6 +195,24 @@ def _answers(
         for status in format.statuses:
             answers[status] = _answer(REASONS.get(status) or HTTPStatus(status).phrase, errors)
     return answers
+
+
+def _content(operation: Operation, contents: Mapping[Any, Schema]) -> Schema:
+    """The schema of an answer in each media type that it may have."""
+    content: Schema = {}
+    if operation.text:
+        for media_type in ("text/plain", "application/openmetrics-text"):
+            content[media_type] = {"schema": {"type": "string"}}
+    elif operation.binary:
+        content["application/octet-stream"] = {}
+    elif operation.lines:
+        lines = [contents[kind] for kind in operation.lines]
+        content["application/jsonl"] = {"schema": {"anyOf": lines}}
+    elif operation.answer in contents:
+        content[_JSON] = {"schema": contents[operation.answer]}
+    if operation.events:
+        content["text/event-stream"] = {"schema": _event(operation.events, contents)}
+    return content
 
 
 def _event(events: Any, contents: Mapping[Any, Schema]) -> Schema:

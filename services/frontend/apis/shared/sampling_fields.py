@@ -89,10 +89,10 @@ class SamplingFields(Struct, kw_only=True):
 def sampling_of(body: SamplingFields, **computed: Any) -> Sampling:
     """The sampling of a request: its fields by name, then `computed`. None means the default of a
     field."""
-    named = {name: getattr(body, name) for name in SamplingFields.__struct_fields__} | computed
+    values = {name: getattr(body, name) for name in SamplingFields.__struct_fields__} | computed
     if body.seed is not None:
-        named["seed"] = _int64(body.seed)
-    return Sampling(**{name: value for name, value in named.items() if value is not None})
+        values["seed"] = _int64(body.seed)
+    return Sampling(**{name: value for name, value in values.items() if value is not None})
 
 
 class StreamOptions(Struct):

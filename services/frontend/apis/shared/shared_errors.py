@@ -128,9 +128,9 @@ def _openai_wording(info: ErrorInfo, unknown_model: UnknownModelWording) -> Erro
     if info.kind is ErrorKind.CONTEXT_OVERFLOW and info.details is not None:
         return _overflow(info, info.details)
     if _is_unknown_model(info):
-        name, mark, served = info.message.removeprefix(_MODEL).partition(SERVED_MODELS)
+        name, separator, served = info.message.removeprefix(_MODEL).partition(SERVED_MODELS)
         message = unknown_model.message.format(name=name)
-        if mark:
+        if separator:
             message += SERVED_MODELS.removeprefix(".") + served
         return ErrorInfo(info.kind, message, "model", "model_not_found")
     if info.kind is ErrorKind.FORBIDDEN and info.param == "model":

@@ -57,18 +57,18 @@ def search_output(place: ItemPlace, result: HostedResult) -> wire_answers.Output
 def _definitions(names: Iterable[str], shape: ResponsesShape) -> list[Raw]:
     """The definitions of tools by their rendered names, in this order. Neighbours of one namespace
     are in one object, as clients define them."""
-    found: list[Raw] = []
+    definitions: list[Raw] = []
     tools = (shape.names[name] for name in names)
     for namespace, group in groupby(tools, attrgetter("namespace")):
-        definitions = [tool.definition for tool in group if tool.definition is not None]
+        of_group = [tool.definition for tool in group if tool.definition is not None]
         if namespace is None:
-            found += definitions
+            definitions += of_group
             continue
         in_namespace = {
             "type": "namespace",
             "name": namespace,
             "description": shape.namespaces[namespace],
-            "tools": definitions,
+            "tools": of_group,
         }
-        found.append(Raw(msgspec.json.encode(in_namespace)))
-    return found
+        definitions.append(Raw(msgspec.json.encode(in_namespace)))
+    return definitions

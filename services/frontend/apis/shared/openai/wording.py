@@ -222,27 +222,27 @@ def _out_of_length(field_path: str, kind: str, sign: str, limit: str, value: obj
     size = len(value) if isinstance(value, Sized) else None
     got = f"{article} {kind} with length {size}"
     if kind == "object":
-        what = "too many properties"
+        problem = "too many properties"
         amount = f"at most {limit} properties"
         code = "object_above_max_properties"
         got = f"an object with {size} properties"
     elif sign == ">=" and size == 0:
-        what = f"empty {kind}"
+        problem = f"empty {kind}"
         amount = f"minimum length {limit}"
         code = f"empty_{kind}"
         got = f"an empty {kind}"
     elif sign in ("<=", "<"):
-        what = f"{kind} too long"
+        problem = f"{kind} too long"
         amount = f"maximum length {limit}"
         code = f"{kind}_above_max_length"
     else:
-        what = f"{kind} too short"
+        problem = f"{kind} too short"
         amount = f"minimum length {limit}"
         code = f"{kind}_below_min_length"
     expected = f"Expected {article} {kind} with {amount}"
     if size is not None:
         expected += f", but got {got} instead"
-    return Invalid(f"Invalid '{field_path}': {what}. {expected}.", param=field_path, code=code)
+    return Invalid(f"Invalid '{field_path}': {problem}. {expected}.", param=field_path, code=code)
 
 
 def _mismatch(field_path: str, pattern: str) -> Invalid:

@@ -175,9 +175,9 @@ class ItemReader:
 def _nothing_remains(kinds: Sequence[wire.ItemKind]) -> Invalid:
     """The error for an input that would ask nothing."""
     types = sorted({kind.type or MESSAGE for kind in kinds})
-    named = ", ".join(f"'{name}'" for name in types)
+    listed = ", ".join(f"'{name}'" for name in types)
     return Invalid(
-        f"Invalid 'input': nothing of it is for the model. This server leaves out {named}.",
+        f"Invalid 'input': nothing of it is for the model. This server leaves out {listed}.",
         param="input",
         code="invalid_value",
     )

@@ -120,9 +120,9 @@ class ToolIndex:
             return self._by_kind.get(chosen.type)
         if not chosen.name:
             raise missing_parameter("tool_choice.name")
-        named = self._by_name.get((chosen.name, chosen.namespace))
-        if named is not None or chosen.namespace is not None:
-            return named
+        exact = self._by_name.get((chosen.name, chosen.namespace))
+        if exact is not None or chosen.namespace is not None:
+            return exact
         return self._names.get(chosen.name) or self._by_bare_name.get(chosen.name)
 
     def in_namespace(self, namespace: str | None) -> list[str]:

@@ -115,8 +115,8 @@ class RequestTools(Struct):
         rendered = self.rendered_name(spec.name, spec.namespace)
         if not self._is_taken(rendered):
             return None
-        known = self.names[rendered]
-        is_same = (known.name, known.namespace) == (spec.name, spec.namespace)
+        name = self.names[rendered]
+        is_same = (name.name, name.namespace) == (spec.name, spec.namespace)
         return rendered if is_same else None
 
     def insert(self, kind: CallKind, spec: ToolSpec, *, from_search: bool) -> str:
