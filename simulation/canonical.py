@@ -54,21 +54,23 @@ def by_choice(events: Events) -> list[list[tuple[str, Any]]]:
     choices = sorted({choice for _, data in events if (choice := choice_of(data)) is not None}) or [
         0
     ]
-    return [[one for one in events if choice_of(one[1]) in (choice, None)] for choice in choices]
+    return [
+        [event for event in events if choice_of(event[1]) in (choice, None)] for choice in choices
+    ]
 
 
 def log_probabilities(value: Any) -> list[Any]:
     """Returns all log probabilities of tokens in an event or in events, in order."""
     if isinstance(value, list | tuple):
-        return [one for each in value for one in log_probabilities(each)]
+        return [probability for member in value for probability in log_probabilities(member)]
     if not isinstance(value, dict):
         return []
-    own = value.get("logprobs")
-    found = [*((own.get("content") if isinstance(own, dict) else own) or [])]
-    for key, each in value.items():
+    logprobs = value.get("logprobs")
+    probabilities = [*((logprobs.get("content") if isinstance(logprobs, dict) else logprobs) or [])]
+    for key, member in value.items():
         if key != "logprobs":
-            found += log_probabilities(each)
-    return found
+            probabilities += log_probabilities(member)
+    return probabilities
 
 
 def canonical(events: Events) -> list[Any]:
@@ -80,44 +82,46 @@ def canonical(events: Events) -> list[Any]:
 def without_prompt_tokens(value: Any) -> Any:
     """Returns events without the number of a prompt's tokens."""
     if isinstance(value, list):
-        return [without_prompt_tokens(one) for one in value]
+        return [without_prompt_tokens(member) for member in value]
     if not isinstance(value, dict):
         return value
     return {
-        key: without_prompt_tokens(one) for key, one in value.items() if key not in _PROMPT_COUNTS
+        key: without_prompt_tokens(member)
+        for key, member in value.items()
+        if key not in _PROMPT_COUNTS
     }
 
 
 def _canonical(events: Events) -> list[Any]:
     ids: dict[str, str] = {}
-    found: list[Any] = []
+    joined_events: list[Any] = []
     for name, data in events:
         if name == "ping" or (isinstance(data, dict) and data.get("type") in ("ping", "keepalive")):
             continue
         event = [name, _clean(data, ids)]
-        if found and (joined := _join(found[-1], event)) is not None:
-            found[-1] = joined
+        if joined_events and (joined := _join(joined_events[-1], event)) is not None:
+            joined_events[-1] = joined
         else:
-            found.append(event)
-    return found
+            joined_events.append(event)
+    return joined_events
 
 
 def _clean(value: Any, ids: dict[str, str]) -> Any:
     if isinstance(value, list):
-        return [_clean(one, ids) for one in value]
+        return [_clean(member, ids) for member in value]
     if not isinstance(value, dict):
         return value
     cleaned: dict[str, Any] = {}
-    for key, one in value.items():
+    for key, member in value.items():
         if key in _VARYING:
             continue
         sealed = key in _SEALS or (key == "data" and value.get("type") in _SEALED)
-        if sealed and isinstance(one, str) and one:
+        if sealed and isinstance(member, str) and member:
             cleaned[key] = "SEAL"
-        elif key in _IDS and isinstance(one, str) and one:
-            cleaned[key] = ids.setdefault(one, f"ID{len(ids)}")
+        elif key in _IDS and isinstance(member, str) and member:
+            cleaned[key] = ids.setdefault(member, f"ID{len(ids)}")
         else:
-            cleaned[key] = _clean(one, ids)
+            cleaned[key] = _clean(member, ids)
     if isinstance(value.get("input_tokens"), int):
         cleaned["input_tokens"] += sum(value.get(name) or 0 for name in _CACHED)
     return cleaned
@@ -138,19 +142,19 @@ def _join(before: Any, after: Any) -> Any | None:
     return joined
 
 
-def _difference(one: Any, other: Any, *, within_delta: bool) -> list[list[Any]] | None:
+def _difference(before: Any, after: Any, *, within_delta: bool) -> list[list[Any]] | None:
     """The paths of the texts of deltas in two events of one form; None if anything else differs.
     Equal texts count, too: a piece may come twice."""
-    if isinstance(one, dict) and isinstance(other, dict):
-        if one.keys() != other.keys():
+    if isinstance(before, dict) and isinstance(after, dict):
+        if before.keys() != after.keys():
             return None
-        pairs: list[tuple[Any, Any, Any]] = [(key, one[key], other[key]) for key in one]
-    elif isinstance(one, list) and isinstance(other, list):
-        if len(one) != len(other):
+        pairs: list[tuple[Any, Any, Any]] = [(key, before[key], after[key]) for key in before]
+    elif isinstance(before, list) and isinstance(after, list):
+        if len(before) != len(after):
             return None
-        pairs = [(at, *pair) for at, pair in enumerate(zip(one, other, strict=True))]
+        pairs = [(at, *pair) for at, pair in enumerate(zip(before, after, strict=True))]
     else:
-        return [] if one == other else None
+        return [] if before == after else None
     paths: list[list[Any]] = []
     for key, left, right in pairs:
         if (
@@ -160,10 +164,10 @@ def _difference(one: Any, other: Any, *, within_delta: bool) -> list[list[Any]] 
         ):
             paths.append([key])
             continue
-        found = _difference(left, right, within_delta=within_delta or key == "delta")
-        if found is None:
+        deeper = _difference(left, right, within_delta=within_delta or key == "delta")
+        if deeper is None:
             return None
-        paths += [[key, *path] for path in found]
+        paths += [[key, *path] for path in deeper]
     return paths
 
 

@@ -387,8 +387,10 @@ class Agent:
                 request.outcome = "pending"
                 return
             for choice, reader in enumerate(readers):
-                own = {"choices": decoded["choices"][choice:]} if "choices" in decoded else {}
-                reader.document(decoded | own)
+                its_choice = (
+                    {"choices": decoded["choices"][choice:]} if "choices" in decoded else {}
+                )
+                reader.document(decoded | its_choice)
         if request.answer.end == "error":
             request.outcome, request.problem = "error", request.answer.problem or ""
         elif all(reader.answer.end is not None for reader in readers):
@@ -424,7 +426,7 @@ class Agent:
 def _response_id(request: Request) -> str:
     for _, data in reversed(request.events):
         if isinstance(data, dict):
-            found = data.get("response", data)
-            if isinstance(found, dict) and str(found.get("id", "")).startswith("resp"):
-                return str(found["id"])
+            response = data.get("response", data)
+            if isinstance(response, dict) and str(response.get("id", "")).startswith("resp"):
+                return str(response["id"])
     return ""

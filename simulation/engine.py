@@ -31,7 +31,7 @@ class SimEngine(ScriptEngine):
         turn = super().open(request, sink)
         if not request.resumed:
             self._on_prompt(request.token_ids)
-        self._opened = [*(one for one in self._opened if not one.ended), turn]
+        self._opened = [*(earlier for earlier in self._opened if not earlier.ended), turn]
         return turn
 
     @override

@@ -327,7 +327,9 @@ class Injector:
     def _reached(self, branch: str) -> None:
         """Lets the faults begin that wait for a rare branch."""
         machine = running_machine()
-        for fault in [one for one in self._branches if one.branch == branch and self._turns_left()]:
+        for fault in [
+            fault for fault in self._branches if fault.branch == branch and self._turns_left()
+        ]:
             self._branches.remove(fault)
             self._left += 1
             self._later(fault.at, self._apply, fault, machine.name if machine is not None else "")
@@ -354,14 +356,16 @@ class Injector:
             self._apply_to_bus(applied)
 
     def _target(self, fault: Fault, name: str) -> Running | None:
-        running = [one for one in self._world.running.values() if one.stage == fault.stage]
-        own = self._world.running.get(name)
+        running = [
+            process for process in self._world.running.values() if process.stage == fault.stage
+        ]
+        reached = self._world.running.get(name)
         if (
-            own is not None
-            and own.stage in STAGES
-            and (own.engine is not None or fault.kind not in ENGINE_KINDS)
+            reached is not None
+            and reached.stage in STAGES
+            and (reached.engine is not None or fault.kind not in ENGINE_KINDS)
         ):
-            return own
+            return reached
         return running[fault.index % len(running)] if running else None
 
     def _heal(self, applied: Applied, heal: Callable[[], object]) -> None:
@@ -394,7 +398,9 @@ class Injector:
     def _start(self, applied: Applied, port: int = 0) -> None:
         # A frontend that two faults ended has one successor, because a second one cannot listen on
         # its port.
-        others = (one for one in self._world.running.values() if port and one.port == port)
+        others = (
+            running for running in self._world.running.values() if port and running.port == port
+        )
         self._when_ready(applied, next(others, None) or self._world.start(applied.stage, port=port))
 
     def _when_ready(self, applied: Applied, running: Running) -> None:

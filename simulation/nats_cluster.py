@@ -153,10 +153,10 @@ class Cluster:
             return []
         machine, network = self.servers[host].machine, self.loop.network
         return [
-            one
-            for one in group.peers
-            if self._is_up(one)
-            and (one == host or not network.is_cut(machine, self.servers[one].machine))
+            peer
+            for peer in group.peers
+            if self._is_up(peer)
+            and (peer == host or not network.is_cut(machine, self.servers[peer].machine))
         ]
 
     def has_majority(self, group: Group, host: str | None) -> bool:
@@ -198,7 +198,7 @@ class Cluster:
         """The stream that stores messages of a subject."""
         for group in self.groups.values():
             if group.stream is not None and any(
-                matches(one, subject) for one in group.stream.config["subjects"]
+                matches(pattern, subject) for pattern in group.stream.config["subjects"]
             ):
                 return group
         return None
@@ -277,9 +277,9 @@ class Cluster:
             if verb == "UPDATE":
                 return nats_streams.error(404, 10059, "stream not found")
             taken = [
-                one.stream.config["subjects"]
-                for one in self.groups.values()
-                if one.stream is not None
+                other.stream.config["subjects"]
+                for other in self.groups.values()
+                if other.stream is not None
             ]
             if any(subjects == request["subjects"] for subjects in taken):
                 return nats_streams.error(400, 10065, "subjects overlap with an existing stream")

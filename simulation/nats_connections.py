@@ -31,9 +31,9 @@ class Subscriptions:
     def add(self, subject: str, subscriber: object) -> bool:
         """Adds a subscriber; returns whether the subject had none."""
         self._found.clear()
-        found = self._table(subject).setdefault(subject, {})
-        found[subscriber] = None
-        return len(found) == 1
+        subscribers = self._table(subject).setdefault(subject, {})
+        subscribers[subscriber] = None
+        return len(subscribers) == 1
 
     def remove(self, subject: str, subscriber: object) -> bool:
         """Removes a subscriber; returns whether the subject has none left."""
@@ -390,7 +390,11 @@ class Connection(asyncio.Protocol):
                 return
 
     def _matching(self, subject: str) -> Iterator[Subscription]:
-        return (one for one in self._subscriptions.values() if matches(one.subject, subject))
+        return (
+            subscription
+            for subscription in self._subscriptions.values()
+            if matches(subscription.subject, subject)
+        )
 
     def send_message(
         self, subject: str, subscription: Subscription, reply: str, headers: bytes, data: bytes

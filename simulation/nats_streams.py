@@ -82,13 +82,13 @@ class Stream:
 
     def size(self, message: Stored) -> int:
         """Bytes that the store counts for a message."""
-        own = (
+        without_headers = (
             len(message.subject)
             + len(message.headers)
             + len(message.data)
             + MIN_OVERHEAD[self.storage]
         )
-        return own + (LENGTH_OF_HEADERS[self.storage] if message.headers else 0)
+        return without_headers + (LENGTH_OF_HEADERS[self.storage] if message.headers else 0)
 
     def put(self, subject: str, headers: bytes, data: bytes, now: float) -> int:
         """Stores a message; returns its number."""
@@ -118,7 +118,7 @@ class Stream:
         if self.keeps_removed_s:
             message.until = now
             self._removed = [
-                one for one in self._removed if one.until > now - self.keeps_removed_s
+                message for message in self._removed if message.until > now - self.keeps_removed_s
             ] + [message]
 
     def expire(self, now: float) -> None:
@@ -130,23 +130,25 @@ class Stream:
     def purge(self, pattern: str, now: float) -> int:
         """Removes the messages with a matching subject; returns their number."""
         self.purged |= pattern == ">"
-        found = [one.seq for one in self.messages.values() if matches(pattern, one.subject)]
-        for seq in found:
+        removed = [
+            message.seq for message in self.messages.values() if matches(pattern, message.subject)
+        ]
+        for seq in removed:
             self.drop(seq, now)
-        return len(found)
+        return len(removed)
 
     def lose_after(self, time: float) -> None:
         """Loses the messages that were stored after a time. Values that they replaced are gone,
         too."""
-        for seq in [one.seq for one in self.messages.values() if one.time > time]:
+        for seq in [message.seq for message in self.messages.values() if message.time > time]:
             self.drop(seq, time)
             self.last_seq = min(self.last_seq, seq - 1)
 
     def at(self, time: float) -> list[Stored]:
         """The messages as they were at an earlier time, by number."""
-        there = [one for one in self.messages.values() if one.time <= time]
-        late = [one for one in self._removed if one.time <= time < one.until]
-        return sorted(late + there, key=lambda one: one.seq) if late else there
+        there = [message for message in self.messages.values() if message.time <= time]
+        late = [message for message in self._removed if message.time <= time < message.until]
+        return sorted(late + there, key=lambda message: message.seq) if late else there
 
     def refusal(self, subject: str, headers: bytes, data: bytes) -> Json | None:
         """Returns the error with which the stream refuses a message."""
@@ -168,8 +170,8 @@ class Stream:
 def header(headers: bytes, name: bytes) -> bytes | None:
     """Returns the value of a header; None if it is not there."""
     for line in headers.split(b"\r\n")[1:]:
-        found, _, value = line.partition(b":")
-        if found == name:
+        key, _, value = line.partition(b":")
+        if key == name:
             return value.strip()
     return None
 
@@ -238,26 +240,32 @@ def direct_answers(
 def _selected(request: Json, view: list[Stored]) -> Iterator[Stored]:
     """The messages that a direct request names, the wanted one first."""
     if last := request.get("last_by_subj"):
-        return (one for one in reversed(view) if matches(last, one.subject))
+        return (message for message in reversed(view) if matches(last, message.subject))
     start = request.get("seq") or 0
     if following := request.get("next_by_subj"):
-        return (one for one in view if one.seq >= start and matches(following, one.subject))
-    return (one for one in view if one.seq == start)
+        return (
+            message
+            for message in view
+            if message.seq >= start and matches(following, message.subject)
+        )
+    return (message for message in view if message.seq == start)
 
 
 def _batch(
     stream: Stream, name: str, patterns: list[str], most: int, view: list[Stored]
 ) -> Iterator[tuple[bytes, bytes]]:
     quick = set(patterns)  # thousands of them, most end with a star
-    slow = [one for one in quick if "*" in one.removesuffix(".*") or ">" in one]
+    slow = [pattern for pattern in quick if "*" in pattern.removesuffix(".*") or ">" in pattern]
 
     def wanted(subject: str) -> bool:
         parent = subject.rpartition(".")[0]
         return (
-            subject in quick or f"{parent}.*" in quick or any(matches(one, subject) for one in slow)
+            subject in quick
+            or f"{parent}.*" in quick
+            or any(matches(pattern, subject) for pattern in slow)
         )
 
-    found = [one for one in view if wanted(one.subject)]
+    found = [message for message in view if wanted(message.subject)]
     if not found:
         yield NO_RESULTS, b""
         return

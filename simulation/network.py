@@ -371,7 +371,7 @@ class Network:
             del self.listeners[address]
             if silently:
                 self._silent.add(address)
-        for transport in [one for one in self.open if one.machine is machine]:
+        for transport in [transport for transport in self.open if transport.machine is machine]:
             if silently:
                 transport.silent = True
                 self._gone.setdefault(machine.name, []).append(transport)
@@ -395,11 +395,11 @@ class Network:
         low, high = DELAY_S
         return low + (high - low) * self.loop.random.random() + self.slow.get(machine.name, 0.0)
 
-    def is_cut(self, one: Machine, other: Machine) -> bool:
+    def is_cut(self, machine: Machine, other: Machine) -> bool:
         """Whether a partition separates two processes."""
         cut = self.cut
         return bool(cut) and (
-            frozenset((one.name,)) in cut
+            frozenset((machine.name,)) in cut
             or frozenset((other.name,)) in cut
-            or frozenset((one.name, other.name)) in cut
+            or frozenset((machine.name, other.name)) in cut
         )

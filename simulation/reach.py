@@ -75,14 +75,14 @@ def reached(name: str) -> None:
 
 def with_calls(source: str) -> str:
     """Returns the source of a module with a call in the place of each mark."""
-    return _MARK.sub(lambda found: f"{found[1]}{_CALL}({found[2].strip()!r})", source)
+    return _MARK.sub(lambda mark: f"{mark[1]}{_CALL}({mark[2].strip()!r})", source)
 
 
 @cache
 def marks() -> Sequence[str]:
     """Returns the names of all rare branches of the services."""
     files = [file.read_text(encoding="utf-8") for file in sorted(SERVICES.rglob("*.py"))]
-    return [found[2].strip() for text in files for found in _MARK.finditer(text)]
+    return [mark[2].strip() for text in files for mark in _MARK.finditer(text)]
 
 
 def take() -> dict[str, int]:

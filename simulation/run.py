@@ -29,8 +29,8 @@ def _reference(workload: int, model: Path) -> Reference:
         part = path.with_suffix(f".{os.getpid()}")
         part.write_bytes(pickle.dumps(Scenario(workload, model).reference()))
         part.replace(path)
-    found: Reference = pickle.loads(path.read_bytes())
-    return found
+    reference: Reference = pickle.loads(path.read_bytes())
+    return reference
 
 
 def play(seed: int, model: Path, *, trace: bool = False) -> Result:
@@ -54,7 +54,7 @@ def reduce(seed: int, model: Path) -> list[Fault]:
             faults = faults[:count]
             break
     for fault in list(faults):
-        fewer = [one for one in faults if one is not fault]
+        fewer = [other for other in faults if other is not fault]
         if scenario.play(fewer).failures:
             faults = fewer
     return [*faults]

@@ -162,8 +162,8 @@ class Scenario:
             return
         warm = [
             Agent(world, _WARM_UP, Random(0), name)
-            for name, one in world.running.items()
-            if one.port
+            for name, running in world.running.items()
+            if running.port
         ]
         for agent in warm:  # what a process makes with its first turn belongs to its idle state
             self._begin(world, agent, Machine(_WARM_UP.name))

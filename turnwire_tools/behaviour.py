@@ -190,8 +190,8 @@ def read_tasks(source: Path, directory: Path | None) -> list[Task]:
 def compare(tasks: Sequence[Task], runs: Sequence[Run], measure: str) -> Comparison:
     """Compares a measure of both sides: its mean over the runs, and its sum for each task."""
     sums = {side: Counter[str]() for side in ("a", "b")}
-    for one in runs:
-        sums[one.side][one.task] += getattr(one, measure)
+    for result in runs:
+        sums[result.side][result.task] += getattr(result, measure)
     differences = [sums["b"][task.name] - sums["a"][task.name] for task in tasks]
     of_a_side = len(runs) / 2
     return Comparison(
@@ -210,13 +210,13 @@ def as_table(comparisons: Sequence[Comparison], title: str) -> Table:
     table = Table(title=f"{title} on each side")
     for column in ("mean of a run", "a", "b", "tasks with more, fewer, as many at b", "p"):
         table.add_column(column)
-    for one in comparisons:
+    for comparison in comparisons:
         table.add_row(
-            one.measure,
-            f"{one.mean_a:.2f}",
-            f"{one.mean_b:.2f}",
-            f"{one.more}, {one.fewer}, {one.equal}",
-            f"< {SHOWN_P}" if one.p < SHOWN_P else f"{one.p:.4f}",
+            comparison.measure,
+            f"{comparison.mean_a:.2f}",
+            f"{comparison.mean_b:.2f}",
+            f"{comparison.more}, {comparison.fewer}, {comparison.equal}",
+            f"< {SHOWN_P}" if comparison.p < SHOWN_P else f"{comparison.p:.4f}",
         )
     return table
 

@@ -104,16 +104,18 @@ def instance_at(url: str | None, env: Mapping[str, str]) -> Instance | None:
 
 def instance_on(nats_url: str, env: Mapping[str, str]) -> Instance | None:
     """Returns the instance on this bus; None if there is none."""
-    return next((one for one in running_instances(env) if one.nats_url == nats_url), None)
+    return next(
+        (instance for instance in running_instances(env) if instance.nats_url == nats_url), None
+    )
 
 
 def successor_of(ended: Instance, env: Mapping[str, str]) -> Instance | None:
     """Returns the newest instance with the state directory of one that has ended; None while that
     one runs, or if there is none."""
     running = list(running_instances(env))
-    if any(one.pid == ended.pid for one in running):
+    if any(instance.pid == ended.pid for instance in running):
         return None
-    return next((one for one in running if one.state_dir == ended.state_dir), None)
+    return next((instance for instance in running if instance.state_dir == ended.state_dir), None)
 
 
 def bus_defaults(env: Mapping[str, str], url: str | None = None) -> dict[str, Any]:

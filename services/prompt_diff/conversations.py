@@ -155,7 +155,9 @@ def _begins_with(messages: Sequence[Message], others: Sequence[Message]) -> bool
     if len(messages) < len(others):
         return False
     pairs = zip(messages, others, strict=False)
-    return all(one.role == other.role and _is_same_content(one, other) for one, other in pairs)
+    return all(
+        message.role == other.role and _is_same_content(message, other) for message, other in pairs
+    )
 
 
 def _numbered(messages: Sequence[Message], start: int, end: int) -> str:

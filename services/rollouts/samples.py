@@ -37,9 +37,9 @@ class Sampler:
 
     def add(self, turn: SampledTurn) -> OpenSample:
         """Takes a turn that has ended; returns its sample."""
-        continued = [one for one in self._open.values() if one.is_continued_by(turn)]
+        continued = [sample for sample in self._open.values() if sample.is_continued_by(turn)]
         if continued:
-            sample = max(continued, key=lambda one: len(one.ids))
+            sample = max(continued, key=lambda sample: len(sample.ids))
             sample.add(turn)
         else:
             sample = self._begin(turn)
@@ -96,7 +96,7 @@ class Sampler:
         if sample.parent is not None or sample.departs is not None:
             return
         tenant = sample.client.tenant
-        others = [one for one in self._open.values() if one.client.tenant == tenant]
+        others = [other for other in self._open.values() if other.client.tenant == tenant]
         sample.parent = find_parent(sample, others, one_run=self._one_run)
         if sample.parent is not None and sample.kind == "main":
             sample.kind = "helper"
@@ -107,9 +107,9 @@ class Sampler:
         A sample near it that has the same summary went on with it first.
         """
         of_session = [
-            one
-            for one in self._open.values()
-            if one.kind != "background" and (one.is_of(turn) or self._one_run)
+            sample
+            for sample in self._open.values()
+            if sample.kind != "background" and (sample.is_of(turn) or self._one_run)
         ]
         asked = _text_of(turn.question)
         for writer in reversed(of_session):

@@ -158,8 +158,8 @@ def pack_turn(
 def _equal(first: Sequence[bytes], second: Sequence[bytes]) -> int:
     """How many elements are equal at the beginning of both."""
     equal = 0
-    for one, other in zip(first, second, strict=False):
-        if one != other:
+    for left, right in zip(first, second, strict=False):
+        if left != right:
             break
         equal += 1
     return equal

@@ -43,7 +43,8 @@ class Reference:
             for agent in agents
         }
         seconds = {
-            agent.session.name: [one.ended - one.began for one in agent.answers] for agent in agents
+            agent.session.name: [answer.ended - answer.began for answer in agent.answers]
+            for agent in agents
         }
         probabilities = {
             agent.session.name: [*map(_probabilities, agent.answers)] for agent in agents
@@ -86,7 +87,9 @@ def differences(
     for at, turn, ids in _named(world):
         if ids == reference.prompts.get(turn):
             continue
-        text, wanted = (_decode(one, world.model) for one in (ids, reference.prompts.get(turn, [])))
+        text, wanted = (
+            _decode(prompt, world.model) for prompt in (ids, reference.prompts.get(turn, []))
+        )
         if at < exact_until or text != wanted:
             yield f"the prompt of {turn} differs: {text[-200:]!r}, without faults {wanted[-200:]!r}"
 
@@ -137,15 +140,19 @@ def _agree(got: Sequence[Any], expected: Sequence[Any], applied: Sequence[Applie
     if not any(one.stage in ("worker", "") for one in applied):
         return got == expected
     left = [iter(choice) for choice in expected]
-    return all(one in rest for choice, rest in zip(got, left, strict=True) for one in choice)
+    return all(
+        probability in rest
+        for choice, rest in zip(got, left, strict=True)
+        for probability in choice
+    )
 
 
 def faulty_s(request: Request, applied: Sequence[Applied]) -> float:
     """Returns how long a request lasted while any fault had effects, in seconds."""
     total, until = 0.0, request.began
-    for one in sorted(applied, key=lambda one: one.began):
-        gone_s = NOTICED_S if one.fault.kind == "lose machine" else 0.0
-        ended = min(max(one.until, one.began + gone_s + GRACE_S), request.ended)
+    for effect in sorted(applied, key=lambda effect: effect.began):
+        gone_s = NOTICED_S if effect.fault.kind == "lose machine" else 0.0
+        ended = min(max(effect.until, effect.began + gone_s + GRACE_S), request.ended)
         if ended > until:
-            total, until = total + max(ended - max(one.began, until), 0.0), ended
+            total, until = total + max(ended - max(effect.began, until), 0.0), ended
     return total

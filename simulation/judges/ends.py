@@ -39,7 +39,8 @@ class Outages:
         down = {stage for stage in STAGES if stage not in up}
         cut = world.network.cut
         if all(
-            one.machine.frozen or frozenset((name,)) in cut for name, one in world.servers.items()
+            server.machine.frozen or frozenset((name,)) in cut
+            for name, server in world.servers.items()
         ):  # or there is none
             down.add("bus")
         self.samples.append((world.loop.now, frozenset(down)))
@@ -70,18 +71,18 @@ class EndJudge:
     def forbidden(self, request: Request) -> str:
         """Returns why the promises do not allow this end of a request; "" if they do."""
         near = [
-            one
-            for one in self._applied
-            if one.began <= request.ended and one.until >= request.began
+            applied
+            for applied in self._applied
+            if applied.began <= request.ended and applied.until >= request.began
         ]
-        own = [one for one in near if one.name == request.frontend]
+        own = [applied for applied in near if applied.name == request.frontend]
         for since, until in request.silences:
-            if not any(one.began <= until and one.until >= since for one in own):
+            if not any(applied.began <= until and applied.until >= since for applied in own):
                 return f"no keep-alive for {until - since:.1f} s"
         match request.outcome:
             case "broken":
                 ending = ("lose machine",) if request.problem == SILENCE else ENDING
-                if not request.frontend or any(one.fault.kind in ending for one in own):
+                if not request.frontend or any(applied.fault.kind in ending for applied in own):
                     return ""
                 starts = "connect call failed" in request.problem and _starting(near)
                 return "" if starts else "no fault of its frontend"
@@ -105,7 +106,7 @@ class EndJudge:
         if self._refused_too_soon(request, lossy_s(request, near)):
             return "refused too soon"
         away = (
-            any(one.deadly for one in own)
+            any(applied.deadly for applied in own)
             or self._outages.any(request.began - 1.0, request.ended)
             or _bus(near)
         )
@@ -115,22 +116,22 @@ class EndJudge:
         lost = request.status == 400 and (
             "Previous response" in request.problem or "not ended" in request.problem
         )
-        if lost and any(one.began <= request.ended for one in self._applied):
+        if lost and any(applied.began <= request.ended for applied in self._applied):
             return ""
         return "nothing was down"
 
     def _forbidden_error(self, request: Request, near: Sequence[Applied]) -> str:
-        deadly = [one for one in near if one.deadly and one.stage != "frontend"]
-        if any(one.fault.kind in FAILING for one in near) or len(deadly) >= 3:
+        deadly = [applied for applied in near if applied.deadly and applied.stage != "frontend"]
+        if any(applied.fault.kind in FAILING for applied in near) or len(deadly) >= 3:
             return ""
         # A server of a cluster that fails cuts off those of any stage that are connected to it.
         several = [
-            one
-            for one in near
-            if self._outages.clustered and one.fault.kind in CUTTING and one.lasts
+            applied
+            for applied in near
+            if self._outages.clustered and applied.fault.kind in CUTTING and applied.lasts
         ]
-        workers = [one for one in deadly if one.stage == "worker"] + several
-        parsers = [one for one in deadly if one.stage == "parser"] + several
+        workers = [applied for applied in deadly if applied.stage == "worker"] + several
+        parsers = [applied for applied in deadly if applied.stage == "parser"] + several
         for one, other in product(workers, parsers):
             if one is not other and one.began <= other.until and other.began <= one.until:
                 return ""
@@ -139,13 +140,15 @@ class EndJudge:
         longest = max(
             self._outages.longest(stage, since, request.ended) for stage in (*INNER_STAGES, "bus")
         )
-        own = [one for one in near if one.name == request.frontend]
+        own = [applied for applied in near if applied.name == request.frontend]
         if any(
-            one.fault.kind == "terminate" and request.ended >= one.began + DRAIN_S - 1.0
-            for one in own
+            applied.fault.kind == "terminate" and request.ended >= applied.began + DRAIN_S - 1.0
+            for applied in own
         ):
             return ""
-        away_s = max((one.ended - one.began for one in own if one.deadly), default=0.0)
+        away_s = max(
+            (applied.ended - applied.began for applied in own if applied.deadly), default=0.0
+        )
         if (
             longest + lossy_s(request, near) >= waits_s - GRACE_S
             or away_s >= min(waits_s, STALE_S) - GRACE_S
@@ -173,16 +176,20 @@ def lossy_s(request: Request, near: Sequence[Applied]) -> float:
     """Returns how long a request lasted while much of what its stages send each other was lost, in
     seconds."""
     losing = [
-        one for one in near if one.fault.kind == "lose messages" and one.fault.amount >= MUCH_LOST
+        applied
+        for applied in near
+        if applied.fault.kind == "lose messages" and applied.fault.amount >= MUCH_LOST
     ]
-    spans = [min(one.ended, request.ended) - max(one.began, request.began) for one in losing]
+    spans = [
+        min(applied.ended, request.ended) - max(applied.began, request.began) for applied in losing
+    ]
     return max((0.0, *spans))
 
 
 def _bus(near: Sequence[Applied]) -> bool:
-    return any(not one.name for one in near)
+    return any(not applied.name for applied in near)
 
 
 def _starting(near: Sequence[Applied]) -> bool:
     """Whether a frontend was being started, so that nobody listened yet."""
-    return any(one.stage == "frontend" for one in near)
+    return any(applied.stage == "frontend" for applied in near)

@@ -64,8 +64,14 @@ class IdleStates:
             left.append(f"has unacknowledged frames: {unacknowledged}")
         if more := _state(running) - self._states.get(running.stage, _state(running)) - _LATER:
             left.append(f"has more tasks or subscriptions than when it was idle: {dict(more)}")
-        own = [one for one in self._world.network.open if one.machine is running.machine]
-        if clients := sum(one.get_extra_info("sockname")[1] == running.port for one in own):
+        connections = [
+            connection
+            for connection in self._world.network.open
+            if connection.machine is running.machine
+        ]
+        if clients := sum(
+            connection.get_extra_info("sockname")[1] == running.port for connection in connections
+        ):
             left.append(f"has {clients} connections of clients that are gone")
         return left
 
@@ -75,9 +81,9 @@ def _state(running: Running) -> Counter[str]:
     state = Counter(getattr(task.get_coro(), "__qualname__", "?") for task in running.machine.tasks)
     if (process := running.process) is not None:
         # Where there are several workers, preprocessors listen to what their caches hold.
-        subjects = [one for one in process.bus.subjects if ".kv." not in one]
+        subjects = [subject for subject in process.bus.subjects if ".kv." not in subject]
         state.update(
-            "inbox" if one.startswith("_INBOX") else one.replace(process.id, "ID")
-            for one in subjects
+            "inbox" if subject.startswith("_INBOX") else subject.replace(process.id, "ID")
+            for subject in subjects
         )
     return state

@@ -50,7 +50,9 @@ def main() -> int:
     """Returns the exit status: 1 if a mutant was missed."""
     asked = arguments().parse_args()
     mutants = [
-        one for one in MUTANTS if not asked.only or any(part in one.name for part in asked.only)
+        mutant
+        for mutant in MUTANTS
+        if not asked.only or any(part in mutant.name for part in asked.only)
     ]
     with tempfile.TemporaryDirectory() as directory:
         model = build_model(Path(directory))
@@ -61,16 +63,16 @@ def main() -> int:
             for done in as_completed(hunts):
                 print(_row(done.result(), seeds), file=sys.stderr, flush=True)
         baseline.close()
-    finds = [one.result() for one in hunts]
-    found = sum(find.seed is not None for find in finds)
+    finds = [done.result() for done in hunts]
+    count = sum(find.seed is not None for find in finds)
     print(
         "| mutant | seeds | turns | found by |",
         "|---|--:|--:|---|",
         *(_row(find, seeds) for find in finds),
         sep="\n",
     )
-    print(f"\n{found} of {len(finds)} found")
-    return int(found < len(finds))
+    print(f"\n{count} of {len(finds)} found")
+    return int(count < len(finds))
 
 
 def _row(find: Find, seeds: Sequence[int]) -> str:

@@ -133,13 +133,17 @@ def _choose(seeds: Sequence[int], count: int, model: Path) -> list[int]:
     from simulation.scenario import Scenario
 
     scenarios = {seed: Scenario(seed, model) for seed in seeds}
-    features = {seed: _features(one) for seed, one in scenarios.items()}
-    costs = {seed: COST_OF_SEED + len(one.workload.sessions) for seed, one in scenarios.items()}
+    features = {seed: _features(scenario) for seed, scenario in scenarios.items()}
+    costs = {
+        seed: COST_OF_SEED + len(scenario.workload.sessions) for seed, scenario in scenarios.items()
+    }
     chosen, counts = list[int](), Counter[object]()
     while len(chosen) < count:
         best = max(
             features,
-            key=lambda seed: sum(0.5 ** counts[one] for one in features[seed]) / costs[seed],
+            key=lambda seed: (
+                sum(0.5 ** counts[feature] for feature in features[seed]) / costs[seed]
+            ),
         )
         chosen.append(best)
         counts.update(features.pop(best))
@@ -148,18 +152,18 @@ def _choose(seeds: Sequence[int], count: int, model: Path) -> list[int]:
 
 def _features(scenario: "Scenario") -> set[object]:
     """What a seed's faults have that those of others may lack."""
-    found = set[object]()
+    features = set[object]()
     for fault in scenario.faults:
         length = sum(fault.seconds >= limit_s for limit_s in LENGTHS_S)
         is_only = scenario.counts.get(fault.stage) == 1
-        found |= {
+        features |= {
             fault.kind,
             (fault.kind, fault.stage, fault.subject, length),
             (fault.kind, fault.stage, is_only),
         }
-        found.add((fault.kind, bool(fault.left), scenario.window_bytes))
-        found.add(fault.branch)
-    return found
+        features.add((fault.kind, bool(fault.left), scenario.window_bytes))
+        features.add(fault.branch)
+    return features
 
 
 def _reference_of(seed: int, model: Path) -> bytes:

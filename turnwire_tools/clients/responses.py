@@ -83,14 +83,14 @@ class _ResultWriter:
 
     def _found(self, result: Result) -> JsonObject:
         names = [part.name for part in result.parts if isinstance(part, ToolReference)]
-        found: list[JsonObject] = []
+        tools: list[JsonObject] = []
         for name in filter(self._tools.get, names):
-            found += _tools([self._tools[name]])
+            tools += _tools([self._tools[name]])
         return {
             "type": "tool_search_output",
             "call_id": result.call_id,
             "execution": "client",
-            "tools": found,
+            "tools": tools,
         }
 
 

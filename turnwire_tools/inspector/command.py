@@ -158,13 +158,13 @@ def load_vocabularies(
 
 def _of_instance(instance: Instance) -> dict[str, Vocabulary]:
     """The vocabularies of an instance's models, by name."""
-    found: dict[str, Vocabulary] = {}
+    vocabularies: dict[str, Vocabulary] = {}
     paths = {path: _readable_vocabulary(path) for path in set(instance.model_dirs.values())}
     for name, path in instance.model_dirs.items():
         vocabulary = paths[path]
         if vocabulary is not None:
-            found[name] = vocabulary
-    return found
+            vocabularies[name] = vocabulary
+    return vocabularies
 
 
 def _readable_vocabulary(path: str) -> Vocabulary | None:

@@ -371,6 +371,6 @@ def _length(part: Part) -> int:
         case Call():
             return len(part.arguments)
         case Result():
-            return sum(len(_words(one)) for one in part.parts)
+            return sum(len(_words(inner)) for inner in part.parts)
         case Media():
             return 0

@@ -247,8 +247,8 @@ class Fold:
         before = self.prompts.get(previous.id)
         decode = self._vocabularies.decode(turn.model) if self.texts else None
         ancestors = self.ancestors(turn)
-        found = compare(turn, prompt, previous, before, ancestors=ancestors, decode=decode)
-        turn.difference = found if self.texts else without_texts(found)
+        departure = compare(turn, prompt, previous, before, ancestors=ancestors, decode=decode)
+        turn.difference = departure if self.texts else without_texts(departure)
 
     def _cancel(self, turn: InspectedTurn, cancel: Cancel, now: float) -> None:
         if turn.has_ended or cancel.reason in CONTINUED:

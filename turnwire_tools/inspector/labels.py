@@ -43,8 +43,8 @@ def first_words(text: str) -> str:
 def results_label(items: Iterable[Item]) -> str:
     """Names what a turn without a question received: the results of its calls."""
     names = dict.fromkeys(item.name for item in items if item.kind == "result")
-    named = ", ".join(name for name in names if name)
-    return f"results of {named}" if named else ""
+    listed = ", ".join(name for name in names if name)
+    return f"results of {listed}" if listed else ""
 
 
 def title(answer: str) -> str:
@@ -53,10 +53,10 @@ def title(answer: str) -> str:
     text = answer.strip()
     if text.startswith("{"):
         try:
-            found = msgspec.json.decode(text)
+            document = msgspec.json.decode(text)
         except msgspec.DecodeError:
             return ""
-        member = found.get("title") if isinstance(found, dict) else None
+        member = document.get("title") if isinstance(document, dict) else None
         if not isinstance(member, str):
             return ""
         text = member.strip()

@@ -108,23 +108,23 @@ def overview(
     bar_s = max(60.0, math.ceil((until - since) / BARS / 60) * 60.0)
     first = since // bar_s * bar_s
     in_bars = [turn for turn in turns if first <= turn.time <= until]
-    found = [turn for turn in in_bars if turn.time >= since]
-    timed = [turn for turn in found if turn.ttft_ms is not None]
+    in_span = [turn for turn in in_bars if turn.time >= since]
+    timed = [turn for turn in in_span if turn.ttft_ms is not None]
     slowest = sorted(timed, key=lambda turn: turn.ttft_ms or 0.0, reverse=True)
     return Overview(
         since=since,
         until=until,
         observed=min(max(since, observed), until),
         bar_s=bar_s,
-        recent=sum(turn.time > until - bar_s for turn in found),
-        sessions=len({turn.session for turn in found}),
-        total=_summed(Sums(), found),
+        recent=sum(turn.time > until - bar_s for turn in in_span),
+        sessions=len({turn.session for turn in in_span}),
+        total=_summed(Sums(), in_span),
         bars=_bars(in_bars, first, until, bar_s),
-        again=_recomputed(found),
+        again=_recomputed(in_span),
         slowest=[turn.id for turn in slowest[:SLOWEST]],
-        tools=_tools(found),
-        keys=_by_name((turn.key, turn) for turn in found),
-        clients=_by_name((turn.client, turn) for turn in found),
+        tools=_tools(in_span),
+        keys=_by_name((turn.key, turn) for turn in in_span),
+        clients=_by_name((turn.client, turn) for turn in in_span),
     )
 
 
@@ -163,15 +163,15 @@ def _bars(turns: Iterable[InspectedTurn], first: float, until: float, bar_s: flo
     return bars
 
 
-def _by_name(named: Iterable[tuple[str, InspectedTurn]]) -> list[NamedSums]:
+def _by_name(named_turns: Iterable[tuple[str, InspectedTurn]]) -> list[NamedSums]:
     """The sums of each name, most tokens that were computed or written first."""
     groups: defaultdict[str, list[InspectedTurn]] = defaultdict(list)
-    for name, turn in named:
+    for name, turn in named_turns:
         groups[name].append(turn)
     sums = [NamedSums(name=name) for name in groups]
-    for one in sums:
-        _summed(one, groups[one.name])
-    sums.sort(key=lambda one: one.prompt - one.cached + one.output, reverse=True)
+    for row in sums:
+        _summed(row, groups[row.name])
+    sums.sort(key=lambda row: row.prompt - row.cached + row.output, reverse=True)
     return sums[:MAX_ROWS]
 
 

@@ -79,7 +79,7 @@ def scaled(places: Sequence[Place], tokens: int) -> list[Place]:
     """Places that take this many tokens together, in the proportions of these."""
     sums = list(accumulate((place.tokens for place in places), initial=0))
     total = sums[-1] or 1
-    bounds = [round(tokens * one / total) for one in sums]
+    bounds = [round(tokens * before / total) for before in sums]
     return [
         Place(place.start, until - at, exact=False)
         for place, (at, until) in zip(places, pairwise(bounds), strict=True)

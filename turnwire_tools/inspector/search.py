@@ -72,10 +72,10 @@ class Query:
                 return None
             hit = of_field if of_field.match else hit
         for word, pattern in zip(reversed(self._words), reversed(self._patterns), strict=True):
-            found = _find(turn, word, pattern, self._texts)
-            if found is None:
+            of_word = _find(turn, word, pattern, self._texts)
+            if of_word is None:
                 return None
-            hit = found
+            hit = of_word
         return hit
 
     def _find_field(self, turn: InspectedTurn, name: str, value: str) -> Hit | None:
@@ -111,11 +111,11 @@ def _find(turn: InspectedTurn, word: str, pattern: re.Pattern[str], texts: bool)
     for where, text in searched:
         if lowered not in text.lower():  # ten times as fast as the pattern
             continue
-        found = pattern.search(text)
-        if found is not None:
-            start, end = found.span()
+        match = pattern.search(text)
+        if match is not None:
+            start, end = match.span()
             before = text[max(0, start - BEFORE) : start]
-            return Hit(turn.id, where, before, found[0], text[end : end + AFTER])
+            return Hit(turn.id, where, before, match[0], text[end : end + AFTER])
     names = f"{turn.client}\n{turn.key}\n{turn.model}\n{turn.worker}"
     has_name = pattern.search(names) is not None or word.casefold() == turn.state
     return Hit(turn.id) if has_name else None

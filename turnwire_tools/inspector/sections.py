@@ -131,7 +131,7 @@ class Sections:
         vocabulary = self._vocabularies.of(turn.model)
         if vocabulary and ids and self._fold.texts:
             has_head = bool(groups[0] or groups[1])
-            first = 0 if has_head else min((one.start for one in places[2]), default=0)
+            first = 0 if has_head else min((place.start for place in places[2]), default=0)
             text = PromptText.of(ids, vocabulary, first)
             # Templates have instructions and tools in any order.
             of_tools = sum(place.tokens for place in places[1])

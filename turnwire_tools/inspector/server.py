@@ -182,10 +182,10 @@ class InspectorServer:
         observed = max(start, fold.dropped_until)
         # 20,000 turns take half a second, in which messages and other requests go on.
         kept = list(turns.values())
-        found = await asyncio.to_thread(overview, kept, min(since, until), until, observed)
-        names = {*found.slowest, *(row.worst for row in found.again)}
+        sums = await asyncio.to_thread(overview, kept, min(since, until), until, observed)
+        names = {*sums.slowest, *(row.worst for row in sums.again)}
         rows = {name: row_of(turns[name]) for name in names if name in turns}
-        return _json(OverviewView(found, rows))
+        return _json(OverviewView(sums, rows))
 
     async def _search(self, request: web.Request) -> web.Response:
         query = Query(request.query.get("q", "")[:1000], texts=self._fold.texts)
@@ -218,12 +218,12 @@ class InspectorServer:
 
     async def _image(self, request: web.Request) -> web.Response:
         """An image of a request, if the bus has it and lets this command read it."""
-        found = None
+        image = None
         if self._fold.texts:
-            found = await self._images.get(request.match_info["hash"])
-        if found is None:
+            image = await self._images.get(request.match_info["hash"])
+        if image is None:
             raise web.HTTPNotFound(reason="this image cannot be read")
-        return web.Response(body=found.data, content_type=found.media_type)
+        return web.Response(body=image.data, content_type=image.media_type)
 
     async def _turn(self, request: web.Request) -> web.Response:
         return _json(turn_view(self._fold, self._named(request)))

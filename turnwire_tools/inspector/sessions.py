@@ -138,10 +138,10 @@ class SessionFinder:
             if isinstance(part, Call)
         ]
         key = hash((*texts, *calls))
-        found = self._contents.get(key)
-        if found is None:
-            found = self._contents[key] = hash(content_of(answer))
-        return found
+        content_hash = self._contents.get(key)
+        if content_hash is None:
+            content_hash = self._contents[key] = hash(content_of(answer))
+        return content_hash
 
     def _best(self, names: Sequence[str]) -> InspectedTurn | None:
         """The newest turn that has an answer, else the newest."""

@@ -274,7 +274,7 @@ def _xml_schema(text: str) -> Schema:
 
 def _inside(tag: str, text: str) -> list[str]:
     """The contents of the elements of this name."""
-    return [found.strip() for found in re.findall(rf"<{tag}>(.*?)</{tag}>", text, re.DOTALL)]
+    return [content.strip() for content in re.findall(rf"<{tag}>(.*?)</{tag}>", text, re.DOTALL)]
 
 
 def _parsed(text: str) -> Any:

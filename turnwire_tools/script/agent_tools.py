@@ -107,18 +107,18 @@ def _fits(kind: ToolKind, tool: OfferedTool) -> bool:
 def _roles(schema: Any, *, required: bool = False) -> set[Role]:
     """The roles of a schema's arguments, those inside lists and objects too; `required`: only what
     is required."""
-    found: set[Role] = set()
+    roles: set[Role] = set()
     for name, node in _properties(schema).items():
         if required and name not in _required(schema):
             continue
         items = _items(_concrete(node))
         if _properties(items):
-            found |= _roles(items, required=required)
+            roles |= _roles(items, required=required)
             continue
         role = _role(name)
         if role is not None:
-            found.add(role)
-    return found
+            roles.add(role)
+    return roles
 
 
 def _fill(schema: Schema, values: Mapping[Role, str]) -> dict[str, Any]:

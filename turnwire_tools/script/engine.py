@@ -147,7 +147,7 @@ class ScriptEngine(UpdatableEngine):
             ids = unpack_array(with_images(pack_ids(ids), request.images))
         if keys is None:
             keys = block_keys(pack_ids(ids), BLOCK_TOKENS, salt=request.cache_salt)
-        named = None if request.images else self._source.find_script(request)
+        script = None if request.images else self._source.find_script(request)
         turn = self._turns.open(request.id, sink, lambda: self._release(stream))
         stream = ScriptedStream(
             prompt_tokens=len(request.token_ids),
@@ -160,8 +160,8 @@ class ScriptEngine(UpdatableEngine):
             put_running=sink.put,
             opened_us=now_us(),
         )
-        if named is not None:
-            self._enqueue(stream, request.priority, *named)
+        if script is not None:
+            self._enqueue(stream, request.priority, *script)
         else:
             turn.run(self._write(stream, request))
         return turn

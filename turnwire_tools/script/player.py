@@ -87,10 +87,10 @@ _INLINE = re.compile(r"\[\[(fill|pause|delay|burst|mark|fail|die|silence)(?: ([^
 
 def find_directive(text: str) -> PlayDirective | None:
     """The last play directive of `text`. Raises Invalid if it is malformed."""
-    found = _PLAY.findall(text)
-    if not found:
+    directives = _PLAY.findall(text)
+    if not directives:
         return None
-    name, options = found[-1]
+    name, options = directives[-1]
     try:
         options = dict(option.split("=", 1) for option in options.split())
         return msgspec.convert({**options, "name": name}, PlayDirective, strict=False)
@@ -111,8 +111,8 @@ def parse_file(name: str, text: str) -> dict[str, Script]:
         document = json.loads(text)
         if isinstance(document, list):
             return {stem: _script(document)}
-        named = {key: value for key, value in document.items() if not key.startswith("_")}
-        return {key: _script(value) for key, value in named.items()}
+        scripts = {key: value for key, value in document.items() if not key.startswith("_")}
+        return {key: _script(value) for key, value in scripts.items()}
     except (AttributeError, TypeError, ValueError) as error:
         raise ValueError(f"{name}: {error}") from None
 
@@ -122,14 +122,14 @@ def parse_inline(text: str) -> Script:
     must be a number and is not."""
     parts: Script = []
     end = 0
-    for found in _INLINE.finditer(text):
-        kind = found[1]
-        value = (found[2] or "").strip()
+    for match in _INLINE.finditer(text):
+        kind = match[1]
+        value = (match[2] or "").strip()
         try:
-            parts += [text[end : found.start()], _action(kind, value)]
+            parts += [text[end : match.start()], _action(kind, value)]
         except ValueError:
             raise Invalid(f"[[{kind} {value}]] needs a number", param="prompt") from None
-        end = found.end()
+        end = match.end()
     return [part for part in (*parts, text[end:]) if part != ""]
 
 
@@ -208,12 +208,12 @@ def place_after(output: Sequence[int], script: Sequence[int], stops: Collection[
     return at + len(output) - done
 
 
-def _equal(one: Sequence[int], other: Sequence[int]) -> int:
+def _equal(first: Sequence[int], second: Sequence[int]) -> int:
     """The number of equal items at the beginning."""
-    for at, (left, right) in enumerate(zip(one, other, strict=False)):
+    for at, (left, right) in enumerate(zip(first, second, strict=False)):
         if left != right:
             return at
-    return min(len(one), len(other))
+    return min(len(first), len(second))
 
 
 def _remaining_actions(script: Playback, resumed: int, length: int) -> list[tuple[int, Action]]:

@@ -33,7 +33,7 @@ async def follow(
     config: BusConfig,
     name: str,
     patterns: Sequence[str],
-    take: Handler,
+    handle: Handler,
     *,
     on_listening: OnListening = _nothing,
 ) -> int:
@@ -48,7 +48,7 @@ async def follow(
 
     def received(message: Delivery) -> None:
         try:
-            take(message)
+            handle(message)
         except (BrokenPipeError, SystemExit):  # rich turns the first into the second
             end(0)
         except OSError as error:  # a full disk: a record with gaps would be worse than its end

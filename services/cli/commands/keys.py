@@ -78,14 +78,14 @@ def _list(file: Path, options: Sequence[str]) -> int:
     """Prints a line for each key: its name, the beginning of its hash, its options."""
     if options:
         raise UsageError(f"`turnwire key list` takes only --file, not {options[0]!r}")
-    found = _key_lines(read_text(file), file)
-    width = max((len(one.name) for _, one in found), default=0)
-    for line, one in found:
+    entries = _key_lines(read_text(file), file)
+    width = max((len(key.name) for _, key in entries), default=0)
+    for line, key in entries:
         options = line.split()[1:]
-        if one.expires is not None and one.expires <= time.time():
+        if key.expires is not None and key.expires <= time.time():
             options = [*options, "(has expired)"]
-        print(" ".join([f"{one.name:<{width}}  {_digits(one)} ", *options]).rstrip())
-    if not found:
+        print(" ".join([f"{key.name:<{width}}  {_digits(key)} ", *options]).rstrip())
+    if not entries:
         print(f"{file} has no keys", file=sys.stderr)
     return 0
 
@@ -95,22 +95,22 @@ def _remove(file: Path, names: Sequence[str]) -> int:
     if not names:
         raise UsageError("name the keys to remove: `turnwire key remove NAME --file FILE`")
     text = read_text(file)
-    found = _key_lines(text, file)
+    entries = _key_lines(text, file)
     removed: list[Key] = []
     for name in names:
-        named = [one for _, one in found if _is_named(one, name)]
-        if not named:
-            known = ", ".join(dict.fromkeys(one.name for _, one in found)) or "none"
+        matching = [key for _, key in entries if _is_named(key, name)]
+        if not matching:
+            known = ", ".join(dict.fromkeys(key.name for _, key in entries)) or "none"
             raise CommandError(f"{file} has no key {name}; it has: {known}")
-        removed += named
+        removed += matching
 
-    lines = [line for line, one in found if one in removed]
+    lines = [line for line, key in entries if key in removed]
     kept = [line for line in text.splitlines() if line.strip() not in lines]
     _rewrite(file, "".join(f"{line}\n" for line in kept))
-    for _, one in found:
-        if one in removed:
-            print(f"removed {one.name}  {_digits(one)}", file=sys.stderr)
-    if len(lines) == len(found):
+    for _, key in entries:
+        if key in removed:
+            print(f"removed {key.name}  {_digits(key)}", file=sys.stderr)
+    if len(lines) == len(entries):
         print("no key is left, so servers with this file refuse every request", file=sys.stderr)
     return 0
 
@@ -136,13 +136,13 @@ def _key_lines(text: str, file: Path) -> list[tuple[str, Key]]:
     return list(zip(lines, _parse(text, file), strict=True))
 
 
-def _digits(one: Key) -> str:
-    return one.digest.hex()[:SHOWN]
+def _digits(key: Key) -> str:
+    return key.digest.hex()[:SHOWN]
 
 
-def _is_named(one: Key, name: str) -> bool:
+def _is_named(key: Key, name: str) -> bool:
     """Whether a key has this name, or a hash that begins so."""
-    return one.name == name or (len(name) >= SHOWN and one.digest.hex().startswith(name.lower()))
+    return key.name == name or (len(name) >= SHOWN and key.digest.hex().startswith(name.lower()))
 
 
 def _append(path: Path, line: str) -> None:

@@ -124,8 +124,8 @@ class Screen(Display):
         """Shows a line of `up` itself. `event` and `fields` are only in JSON."""
         with suppress(OSError):
             if self._console.is_terminal:
-                own = Text("turnwire up: ", style="bold")
-                self._console.print(own.append(text, style=f"not bold {_LEVELS.get(level, '')}"))
+                prefix = Text("turnwire up: ", style="bold")
+                self._console.print(prefix.append(text, style=f"not bold {_LEVELS.get(level, '')}"))
             else:
                 line = _event_line("up", level, text, event, **fields)
                 print(line, file=sys.stderr, flush=True)

@@ -81,7 +81,9 @@ def one_line(error: CycloptsError) -> str:
 def _unknown_option(error: UnknownOptionError) -> str:
     """Names the nearest flag. The dashes are not compared: by them short names are similar."""
     name = (error.token.keyword or error.token.value).partition("=")[0]
-    flags = {flag.lstrip("-"): flag for each in error.argument_collection for flag in each.names}
+    flags = {
+        flag.lstrip("-"): flag for argument in error.argument_collection for flag in argument.names
+    }
     close = difflib.get_close_matches(name.lstrip("-"), flags, n=1)
     return f"Unknown option: {name}." + (f" Did you mean {flags[close[0]]}?" if close else "")
 
