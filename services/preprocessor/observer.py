@@ -17,7 +17,7 @@ from services.runtime.observability.scope import NO_SCOPE, Attributes, Scope
 from services.runtime.observability.telemetry import FilteringBoundLogger
 from services.runtime.process import Process
 
-_EVENTS: Final = {"restore": "ledger"}
+_EVENTS: Final = {"normalize": "strip", "restore": "ledger"}
 """Events of the span `prepare` that have another name than their step (docs/tracing.md)."""
 
 

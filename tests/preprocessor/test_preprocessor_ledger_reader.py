@@ -138,7 +138,9 @@ async def test_prompt_has_the_fetched_turns(
     steps: list[str] = []
     prompt = await preparation.make_prompt(conversation(), size=1, on_step=steps.append)
     preparation.threads.close()
-    assert steps == ["strip", "restore", "strip", "restore", "render", "encode"], "rendered once"
+    assert steps == ["normalize", "restore", "normalize", "restore", "render", "encode"], (
+        "rendered once"
+    )
     assert prompt.encoded.outcome
     assert prompt.encoded.outcome == ("moved" if there else "unknown"), (
         "the entry follows another prompt"

@@ -17,7 +17,7 @@ from schemas.control import Cancel, Replay
 from schemas.conversation import Conversation
 from schemas.errors import ErrorInfo
 from schemas.events import Failed, Finish, LoggedEvent
-from services.preprocessor.prompt.strip import strip_preamble
+from services.preprocessor.prompt.preamble import strip_preamble
 from services.runtime.streams.cursor import Verdict
 from services.templates.messages import is_answer
 from services.tokenization.block_keys import with_images

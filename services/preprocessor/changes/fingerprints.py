@@ -13,8 +13,8 @@ from cachetools import TTLCache
 from schemas.conversation import Conversation
 from schemas.events import PromptComparison
 from services.ledger.prompt.encode import HeadHasher
+from services.preprocessor.prompt.preamble import strip_preamble
 from services.preprocessor.prompt.prompt_maker import Prompt
-from services.preprocessor.prompt.strip import strip_preamble
 from services.preprocessor.threads import Clock
 from services.prompt_diff.prompts import ComparedPrompt, difference, digests_of
 

@@ -1,13 +1,14 @@
 """Makes the prompt of a conversation in four steps. CPU-bound; pure, but for a cache of tools.
 
-| half     | step    | file                               | result                                 |
-|----------|---------|------------------------------------|----------------------------------------|
-| `start`  | strip   | `strip.py`                         | the conversation that the model sees   |
-|          | restore | `services/ledger/lookup/`          | `MatchedHistory`: its earlier turns as |
-|          |         |                                    | the model wrote them                   |
-| `finish` | render  | `render.py`                        | `RenderedPrompt`: the template's text  |
-|          | encode  | `services/ledger/prompt/encode.py` | `EncodedPrompt`: ids, original ones of |
-|          |         |                                    | turns and others of the text           |
+| half     | step      | file                               | result                               |
+|----------|-----------|------------------------------------|--------------------------------------|
+| `start`  | normalize | `normalize.py`                     | the conversation that the model sees |
+|          | restore   | `services/ledger/lookup/`          | `MatchedHistory`: its earlier turns  |
+|          |           |                                    | as the model wrote them              |
+| `finish` | render    | `render.py`                        | `RenderedPrompt`: the template's     |
+|          |           |                                    | text                                 |
+|          | encode    | `services/ledger/prompt/encode.py` | `EncodedPrompt`: ids, original ones  |
+|          |           |                                    | of turns and others of the text      |
 
 Between the halves the server fetches turns that the ledger lacks (`Preparation.make_prompt`). All
 others call `make`, which runs both. Prompts of `/v1/completions`, which are text or ids already,
@@ -28,12 +29,12 @@ from services.ledger.lookup.match import MatchedHistory
 from services.ledger.prompt.prompts import EncodedPrompt, RenderedPrompt
 from services.ledger.turn_ledger import Ledger
 from services.preprocessor.model.model_setup import ModelSetup
+from services.preprocessor.prompt.normalize import normalize
 from services.preprocessor.prompt.prompt_tools import PromptToolCache
 from services.preprocessor.prompt.render import render
-from services.preprocessor.prompt.strip import strip
 from services.tokenization.segments import TokenIds
 
-OnStep: TypeAlias = Callable[[Literal["strip", "restore", "render", "encode"]], None]
+OnStep: TypeAlias = Callable[[Literal["normalize", "restore", "render", "encode"]], None]
 """Called at the start of each step, with its name; not for restore without a ledger."""
 
 _TOO_DEEP = "a tool's schema, a call's arguments or a template variable is nested too deeply"
@@ -99,13 +100,13 @@ class PromptMaker:
     ) -> MatchedHistory:
         """The first half: the conversation that the model sees, and its turns in the ledger. Raises
         as `make`."""
-        on_step("strip")
+        on_step("normalize")
         tools = self._tools.get(conversation.tools)
-        stripped = strip(conversation, preamble=self._setup.strip_preamble)
+        normalized = normalize(conversation, preamble=self._setup.strip_preamble)
 
         if self._ledger.has_turns:
             on_step("restore")
-        return self._ledger.look_up(stripped, tools, unseal)
+        return self._ledger.look_up(normalized, tools, unseal)
 
     @_deep_nesting_is_invalid()
     def finish(self, history: MatchedHistory, unseal: Unseal, on_step: OnStep = no_step) -> Prompt:

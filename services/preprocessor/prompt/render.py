@@ -3,7 +3,7 @@
 A request may demand a call: then the prompt ends with the opening of that call.
 
 It may demand a format (`response_format`, `text.format`): the engine enforces it where no tool may
-be called. Else an instruction describes it (`strip.py`).
+be called. Else an instruction describes it (`normalize.py`).
 """
 
 from collections.abc import Sequence

@@ -1,19 +1,13 @@
-"""Makes the conversation that the model is to see: without billing headers, with an instruction
-for the format of the answer, and with its calls and results in pairs. Pure.
+"""Removes Claude Code's billing header, which changes between requests and defeats prefix caching.
+Pure.
 
-A model with tools cannot be constrained to a format: its first token would belong to the answer,
-and an agent that sends a format with every request (Codex' `--output-schema`) would never get a
-call. An instruction describes the format to such a model, the same in every turn of the session.
-
-Claude Code's billing header changes between requests and defeats prefix caching. Claude Code begins
-its system prompt with `x-anthropic-billing-header: cc_version=2.1.328.b7f; cc_entrypoint=cli;`.
-Part of it is a hash of the first user message; older builds change it with every request. With it,
-the prompts of two sessions of the same user share 47 characters; without it, 221,492. The header is
-a system block of its own or, where a proxy merged blocks, the start of a longer one; then the
-instructions may follow on the same line.
+Claude Code begins its system prompt with `x-anthropic-billing-header: cc_version=2.1.328.b7f;
+cc_entrypoint=cli;`. Part of it is a hash of the first user message; older builds change it with
+every request. With it, the prompts of two sessions of the same user share 47 characters; without
+it, 221,492. The header is a system block of its own or, where a proxy merged blocks, the start of a
+longer one; then the instructions may follow on the same line.
 """
 
-import json
 import re
 from operator import is_
 from typing import TypeVar
@@ -21,7 +15,6 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from schemas.conversation import Conversation, Message, Part, Text
-from services.preprocessor.prompt.call_pairs import join_pairs
 from services.templates.messages import is_instruction
 
 _NAME = r"x-anthropic-billing-header:"
@@ -30,22 +23,7 @@ _FIELD = rf"cc[a-z_]*+=[^\s;]*+(?:;|(?={_LINE_END}))"
 """`cc_version=2.1.328.b7f;`. Only a field at the end of a line may lack the semicolon."""
 _FIELDS = rf"(?:\s*+{_FIELD})++(?:{_LINE_END})?"
 _HEADERS = re.compile(rf"(?:\s*+{_NAME}(?:{_FIELDS}|{_LINE_END}))+", re.IGNORECASE)
-_ANY_OBJECT = (
-    "Your final answer, when you call no more tools, must be one JSON object and nothing else."
-)
-_SCHEMA_FOLLOWS = (
-    "Your final answer, when you call no more tools, must be JSON that fits this schema, "
-    "and nothing else:\n"
-)
 P = TypeVar("P", bound=Part)
-
-
-def strip(conversation: Conversation, *, preamble: bool = True) -> Conversation:
-    """The conversation that the model is to see. `preamble`: billing headers are removed."""
-    if preamble:
-        conversation = strip_preamble(conversation)
-    conversation = with_format_instruction(conversation)
-    return replace(conversation, messages=join_pairs(conversation.messages))
 
 
 def strip_preamble(conversation: Conversation) -> Conversation:
@@ -105,14 +83,3 @@ def _text_after_headers(part: Part) -> str | None:
         return None
     headers = _HEADERS.match(part.text)
     return None if headers is None else part.text[headers.end() :]
-
-
-def with_format_instruction(conversation: Conversation) -> Conversation:
-    """The conversation with its format among the instructions, if it has tools."""
-    output = conversation.format
-    if output is None or not conversation.tools:
-        return conversation
-    text = _ANY_OBJECT
-    if output.schema is not None:
-        text = _SCHEMA_FOLLOWS + json.dumps(output.schema, ensure_ascii=False)
-    return replace(conversation, system=[*conversation.system, Text(text)])

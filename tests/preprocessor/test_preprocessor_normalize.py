@@ -15,8 +15,9 @@ from schemas.conversation import (
     ToolChoice,
     ToolSpec,
 )
+from services.preprocessor.prompt.normalize import with_format_instruction
+from services.preprocessor.prompt.preamble import strip_preamble
 from services.preprocessor.prompt.render import enforced_format
-from services.preprocessor.prompt.strip import strip_preamble, with_format_instruction
 from tests.kit.conversations import assistant, result, user
 from tests.kit.every import for_rows
 
