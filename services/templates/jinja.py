@@ -132,6 +132,8 @@ class _Sandbox(ImmutableSandboxedEnvironment):
 
     @override
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        if operator == "+":
+            return text_sizes.add(left, right)
         text_sizes.check_operator(operator, left, right)
         return super().call_binop(context, operator, left, right)
 

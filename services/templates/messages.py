@@ -132,7 +132,7 @@ class _ConversationWriter:
         self._traits = traits
         self._unseal = unseal
         self._marks = marks
-        self._tools = {tool.rendered_name: tool for tool in conversation.tools}
+        self._tools = conversation.tools
         self._names: dict[str, str] = {}
         """Tool names by call id. If two calls have the same id, the later counts for all
         results."""

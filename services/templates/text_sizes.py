@@ -47,15 +47,24 @@ def concat(pieces: Iterable[str], separator: str = "") -> str:
     for piece in pieces:
         kept.append(piece)
         size += len(piece) + len(separator)
-        check_size(size)
+        if size > MAX_CHARS:
+            break
+    check_size(size)
     return separator.join(kept)
 
 
+def add(left: Any, right: Any) -> Any:
+    """The result of `+`. Raises TextTooLong; until then, it has twice the limit at most."""
+    total = left + right
+    if isinstance(total, str | list | tuple):
+        check_size(len(total))
+    return total
+
+
 def check_operator(operator: str, left: Any, right: Any) -> None:
-    """Raises TextTooLong where an operator would make a text, list or number that is too large."""
-    if operator == "+" and _has_length(left) and _has_length(right):
-        check_size(len(left) + len(right))
-    elif operator == "*":
+    """Raises TextTooLong where an operator other than `+` would make a text, list or number that is
+    too large."""
+    if operator == "*":
         _check_product(left, right)
     elif operator == "%" and isinstance(left, str):
         check_format(left, right if isinstance(right, tuple) else (right,))

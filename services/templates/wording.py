@@ -6,7 +6,7 @@ Models see these texts: a change of one invalidates every cached prefix.
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from schemas.conversation import Media, Result, Text, ToolReference, ToolSpec
@@ -83,7 +83,7 @@ def join_blocks(texts: Iterable[str]) -> str:
     return "".join(joined)
 
 
-def result_text(result: Result, tools: dict[str, ToolSpec]) -> str:
+def result_text(result: Result, tools: Sequence[ToolSpec]) -> str:
     """A tool's result as text. A tool that it loads is defined here, in the form of the tool
     list."""
     pieces = []
@@ -97,11 +97,11 @@ def result_text(result: Result, tools: dict[str, ToolSpec]) -> str:
     return (ERROR_PREFIX if result.is_error else "") + join_blocks(pieces)
 
 
-def _reference_text(reference: ToolReference, tools: dict[str, ToolSpec]) -> str:
-    tool = tools.get(reference.name)
-    if tool is None:
-        return f"[tool: {reference.name}]"
-    return json.dumps(tool_definition(tool), ensure_ascii=False)
+def _reference_text(reference: ToolReference, tools: Sequence[ToolSpec]) -> str:
+    for tool in tools:
+        if tool.rendered_name == reference.name:
+            return json.dumps(tool_definition(tool), ensure_ascii=False)
+    return f"[tool: {reference.name}]"
 
 
 def _size(size_bytes: int | None) -> str:

@@ -78,7 +78,7 @@ class PromptChangeReporter:
         now = SeenPrompt(
             text=prompt.text[:end],
             ids=prompt.encoded.ids,
-            tools=_names_of_tools(conversation),
+            tools=tuple(tool.name for tool in prompt.tools if not tool.deferred),
             answers=answers_of(conversation),
         )
         self.compare(session_key(conversation), now, prompt.text, conversation)
@@ -150,11 +150,6 @@ def _texts_and_call_ids(message: Message) -> tuple[str, ...]:
         elif isinstance(part, Call):
             call_ids.append(part.call_id)
     return (*texts, *call_ids)
-
-
-def _names_of_tools(conversation: Conversation) -> tuple[str, ...]:
-    """The tools in the prompt, under the names that the model sees."""
-    return tuple(tool.rendered_name for tool in conversation.tools if not tool.deferred)
 
 
 def head_of(conversation: Conversation, text: str, end: int) -> int:
