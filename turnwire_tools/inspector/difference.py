@@ -37,7 +37,7 @@ RECALL = {
 (`services.ledger.lookup.match.Outcome`)."""
 
 
-class _Found(Struct, frozen=True):
+class _PromptDifference(Struct, frozen=True):
     """The difference to the prompt of the previous turn, without its cause."""
 
     previous: InspectedTurn
@@ -84,27 +84,27 @@ def compare(
     """
     if before is None:
         reason = "the previous prompt is no longer known"
-        return _Found(previous, None, []).departure("unknown", reason)
+        return _PromptDifference(previous, None, []).departure("unknown", reason)
 
     result = difference(_compared(before), _compared(now), answer_parts(previous), previous.ids)
     # Billing headers, which the preprocessor removes, are shown where nothing else has changed.
     changes = result.changes or system_changes(before.conversation, now.conversation)
-    found = _Found(previous, result.at, changes)
-    if found.at is None:
-        return _by_messages(found)
+    delta = _PromptDifference(previous, result.at, changes)
+    if delta.at is None:
+        return _by_messages(delta)
     if not result.again:
         reason = "the prompt begins with all tokens of the previous prompt and its answer"
-        return found.departure("none", reason, extends=True)
-    if found.at == len(now.ids):
+        return delta.departure("none", reason, extends=True)
+    if delta.at == len(now.ids):
         reason = "the same prompt again: another try, or another choice of one request"
-        return found.departure("none", reason)
+        return delta.departure("none", reason)
 
-    cause, reason = _cause(turn, found.at, before, changes, ancestors)
+    cause, reason = _cause(turn, delta.at, before, changes, ancestors)
     if decode is None:
-        return found.departure(cause, reason, again=result.again)
-    shown = slice(max(0, found.at - AHEAD), found.at + AROUND)
+        return delta.departure(cause, reason, again=result.again)
+    shown = slice(max(0, delta.at - AHEAD), delta.at + AROUND)
     was = decode((before.ids + previous.ids)[shown])
-    return found.departure(cause, reason, again=result.again, was=was, now=decode(now.ids[shown]))
+    return delta.departure(cause, reason, again=result.again, was=was, now=decode(now.ids[shown]))
 
 
 def without_texts(departure: Departure) -> Departure:
@@ -113,13 +113,13 @@ def without_texts(departure: Departure) -> Departure:
     return replace(departure, changes=changes, was="", now="")
 
 
-def _by_messages(found: _Found) -> Departure:
+def _by_messages(delta: _PromptDifference) -> Departure:
     """Where the tokens are unknown, as in a redacted recording, the messages alone decide."""
-    decisive = [change for change in found.changes if change.kind != "reasoning"]
+    decisive = [change for change in delta.changes if change.kind != "reasoning"]
     if not decisive:
-        return found.departure("none", "the history is extended (tokens unknown)", extends=True)
+        return delta.departure("none", "the history is extended (tokens unknown)", extends=True)
     first = decisive[0]
-    return found.departure(first.kind, f"{in_words(first)} (tokens unknown)")
+    return delta.departure(first.kind, f"{in_words(first)} (tokens unknown)")
 
 
 def _compared(prompt: StoredPrompt) -> ComparedPrompt:

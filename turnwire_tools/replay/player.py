@@ -102,7 +102,7 @@ class Session:
         client = CLIENTS[self.api]
         reader = client.reader()
         answer = reader.answer
-        found: list[str] = []
+        errors: list[str] = []
         async with self._post(client.path, body) as response:
             if response.status != 200:
                 answer.end = "refused"
@@ -111,14 +111,14 @@ class Session:
                 try:
                     await self._read(response, reader, progress)
                 except IllFormed as error:
-                    found.append(f"ill-formed: {error}")
+                    errors.append(f"ill-formed: {error}")
         self._append(Message("assistant", answer.parts))
 
-        found += progress.problems
-        found += problems(turn, answer, streamed=self.stream)
+        errors += progress.problems
+        errors += problems(turn, answer, streamed=self.stream)
         if self.count and client.count_path and answer.usage is not None:
-            found += await self._count(client.count_path, body, answer.usage[0])
-        return Played(turn.line, answer, found)
+            errors += await self._count(client.count_path, body, answer.usage[0])
+        return Played(turn.line, answer, errors)
 
     async def _read(
         self, response: aiohttp.ClientResponse, reader: AnswerReader, progress: ClientProgress
@@ -184,44 +184,44 @@ class Session:
 
 def problems(turn: RecordedTurn, answer: ClientAnswer, *, streamed: bool = True) -> list[str]:
     """The errors of an answer, compared with the file and in itself."""
-    found: list[str] = []
+    errors: list[str] = []
     if turn.expect is not None:
-        found += differences(turn.expect, answer.story)
-    found += _end_problems(turn, answer)
+        errors += differences(turn.expect, answer.story)
+    errors += _end_problems(turn, answer)
     if streamed and answer.end in ("stop", "calls", "length"):
-        found += _stream_problems(answer)
-    return found
+        errors += _stream_problems(answer)
+    return errors
 
 
 def _end_problems(turn: RecordedTurn, answer: ClientAnswer) -> list[str]:
     """The errors in how an answer ends."""
-    found = []
+    errors = []
     # An error before the first block is a status.
     is_early_error = turn.end == "error" and answer.end == "refused" and not turn.expect
     if turn.end is None:
         if answer.end in ("error", "refused"):
-            found.append(f"{answer.end}: {answer.problem}")
+            errors.append(f"{answer.end}: {answer.problem}")
     elif answer.end != turn.end and not is_early_error:
         problem = f"want the end {turn.end}, got {answer.end}"
         if answer.problem:
             problem += f" ({answer.problem})"
-        found.append(problem)
+        errors.append(problem)
     if answer.end is None:
-        found.append("the answer has no end")
-    return found
+        errors.append("the answer has no end")
+    return errors
 
 
 def _stream_problems(answer: ClientAnswer) -> list[str]:
     """The errors of a stream that has ended well."""
-    found = []
+    errors = []
     if answer.usage is None:
-        found.append("the answer has no usage")
+        errors.append("the answer has no usage")
     dispatched = answer.dispatched
     if dispatched != answer.calls[: len(dispatched)]:
-        found.append(f"dispatched are {dispatched}, the calls are {answer.calls}")
+        errors.append(f"dispatched are {dispatched}, the calls are {answer.calls}")
     if answer.end == "calls" and not all(block.complete for block in answer.blocks):
-        found.append("a block has no end")
-    return found
+        errors.append("a block has no end")
+    return errors
 
 
 def differences(expected: Story, received: Story) -> list[str]:

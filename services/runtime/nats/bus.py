@@ -203,19 +203,19 @@ class Bus(Requester):
         """Calls `handler` for each message, one after the other, on the event loop. The handler
         must not block."""
 
-        def take(message: Msg) -> None:
+        def deliver(message: Msg) -> None:
             # No service sends headers. JetStream does, when it answers a reader with a stored
             # value, on any subject that the reader named, whatever its permissions.
             if not message.headers:
                 handler(Delivery(self, message.subject, message.data, message.reply))
 
-        return self._listen(subject, take)
+        return self._listen(subject, deliver)
 
-    def _listen(self, subject: str, take: OnMessage) -> Subscription:
+    def _listen(self, subject: str, on_message: OnMessage) -> Subscription:
         def receive(message: Msg) -> None:
             self.received += 1
             try:
-                take(message)
+                on_message(message)
             except MemoryError:
                 # The message may be half handled; others can take over from a process that ends.
                 self._on_fatal(NO_MEMORY)
