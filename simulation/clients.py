@@ -171,7 +171,6 @@ class Agent:
         return None
 
     # -- one request
-    # ----------------------------------------------------------------------------------------------
 
     async def _abandon(self) -> None:
         """Asks something else, and hangs up at once or later, long before the answer's end: only a

@@ -92,7 +92,6 @@ class SimLoop(asyncio.BaseEventLoop):
         return task
 
     # -- asyncio's interface
-    # ------------------------------------------------------------------------------------------
 
     def time(self) -> float:
         """Returns the virtual time."""
@@ -177,7 +176,6 @@ class SimLoop(asyncio.BaseEventLoop):
         """Does nothing: the loop has no selector."""
 
     # -- running
-    # ----------------------------------------------------------------------------------------------
 
     def run_until(self, done: Callable[[], bool], limit_s: float) -> bool:
         """Runs until `done`, at most to the virtual time `limit_s`, and calls `done` every
@@ -280,7 +278,6 @@ class SimLoop(asyncio.BaseEventLoop):
         self.close()
 
     # -- faults of processes
-    # ------------------------------------------------------------------------------------------
 
     def kill(self, machine: Machine) -> None:
         """Ends a process: none of its callbacks runs any more."""

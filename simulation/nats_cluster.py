@@ -89,7 +89,6 @@ class Cluster:
         )
 
     # -- servers
-    # ----------------------------------------------------------------------------------------------
 
     def join(self, server: "Server") -> None:
         """Takes a server in that starts."""
@@ -192,7 +191,6 @@ class Cluster:
                 group.leader = None
 
     # -- streams
-    # ----------------------------------------------------------------------------------------------
 
     def group_of(self, subject: str) -> Group | None:
         """The stream that stores messages of a subject."""

@@ -181,7 +181,6 @@ class Connection(asyncio.Protocol):
         self._number = server.numbers
 
     # -- asyncio.Protocol
-    # ---------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: Any) -> None:
         """Greets the client."""
@@ -285,7 +284,6 @@ class Connection(asyncio.Protocol):
                 self._end()
 
     # -- operations
-    # ----------------------------------------------------------------------------------------------
 
     def _operation(self, line: bytes) -> None:
         """Handles an operation. For a message, `line` is only its first line. Raises ValueError if

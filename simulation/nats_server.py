@@ -60,7 +60,6 @@ class Server:
         self.cluster.leave(self)
 
     # -- routes
-    # ----------------------------------------------------------------------------------------------
 
     def dial(self, host: str) -> None:
         """Keeps a route to another server."""
@@ -101,7 +100,6 @@ class Server:
                 route.send("-", subject)
 
     # -- messages
-    # ----------------------------------------------------------------------------------------------
 
     def publish(
         self,
@@ -155,7 +153,6 @@ class Server:
             self._append(group, subject, reply, headers, data)
 
     # -- streams
-    # ----------------------------------------------------------------------------------------------
 
     def _append(self, group: Group, subject: str, reply: str, headers: bytes, data: bytes) -> None:
         """Stores a message as the stream's leader. Without a majority nobody answers."""

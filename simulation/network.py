@@ -94,7 +94,6 @@ class Transport(asyncio.Transport):
         self._reset_in = False
 
     # -- asyncio.Transport
-    # --------------------------------------------------------------------------------------------
 
     @override
     def get_protocol(self) -> Any:
@@ -173,7 +172,6 @@ class Transport(asyncio.Transport):
         self._end_soon(None)
 
     # -- the kernels
-    # ----------------------------------------------------------------------------------------------
 
     def _push(self) -> None:
         """Sends what the peer's kernel takes."""

@@ -133,7 +133,6 @@ class Scenario:
             world.close()
 
     # -- playing
-    # ----------------------------------------------------------------------------------------------
 
     def _agents(self, world: World, random: Random) -> list[Agent]:
         agents = []

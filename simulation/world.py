@@ -132,7 +132,6 @@ class World:
         self.loop.set_exception_handler(self._unhandled)
 
     # -- the trace
-    # ----------------------------------------------------------------------------------------------
 
     def note(self, name: str, text: str) -> None:
         """Adds a line to the trace."""
@@ -165,7 +164,6 @@ class World:
         await keep_buckets(config, 5.0)
 
     # -- processes
-    # ----------------------------------------------------------------------------------------------
 
     @property
     def bus(self) -> BusConfig:
@@ -279,7 +277,6 @@ class World:
         return running.server_engine
 
     # -- faults
-    # ----------------------------------------------------------------------------------------------
 
     def kill(self, name: str, *, silently: bool = False) -> None:
         """Kills a process; `silently`: with its machine, so that its peers notice nothing."""
@@ -340,7 +337,6 @@ class World:
         return not running.port or ("127.0.0.1", running.port) in self.network.listeners
 
     # -- running
-    # ----------------------------------------------------------------------------------------------
 
     def run(self, done: Callable[[], bool], limit_s: float) -> bool:
         """Runs until `done`, at most `limit_s` of virtual time from now. Returns whether it was

@@ -46,7 +46,6 @@ def load_failure(model: str, error: Exception) -> EngineFailed:
 
 
 # -- requests
-# --------------------------------------------------------------------------------------------------
 
 
 class EngineInfo(Struct, frozen=True):
@@ -169,7 +168,6 @@ class EngineDelta(Struct, gc=False):
 
 
 # -- the engine
-# --------------------------------------------------------------------------------------------------
 
 
 class Sink(Protocol):

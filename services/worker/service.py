@@ -76,7 +76,6 @@ class Worker(Service):
         self.models = [_model_card(info, model, offered_adapters(engine, info))]
 
     # -- a turn
-    # ----------------------------------------------------------------------------------------------
 
     def _take_turn(self, request: GenerateRequest, images: Sequence[EngineImage]) -> int | None:
         """One turn: from a request to the engine, which then puts tokens into the turn's stream.
@@ -133,7 +132,6 @@ class Worker(Service):
             earlier.cancel()
 
     # -- requests and their answers
-    # ----------------------------------------------------------------------------------------------
 
     def _on_request(self, delivery: Delivery) -> None:
         request = decode_generate(delivery.data)
@@ -181,7 +179,6 @@ class Worker(Service):
         delivery.reply(msgspec.json.encode(GenerateReply(self._process.id, error.info)))
 
     # -- cancellation
-    # ----------------------------------------------------------------------------------------------
 
     def _on_cancel(self, delivery: Delivery) -> None:
         cancel = _decode_cancel(delivery.data)
@@ -206,7 +203,6 @@ class Worker(Service):
             self._process.publish(subjects.events(stream.frontend), frame)
 
     # -- the process
-    # ----------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Subscribes to requests."""

@@ -163,7 +163,6 @@ async def test_turn_fails_where_no_shard_is() -> None:
 
 
 # -- deadlines
-# --------------------------------------------------------------------------------------------------
 
 
 async def test_worker_gets_the_time_that_is_left_until_the_deadline() -> None:
@@ -175,7 +174,6 @@ async def test_worker_gets_the_time_that_is_left_until_the_deadline() -> None:
 
 
 # -- holds
-# --------------------------------------------------------------------------------------------------
 
 
 async def led(sending: Sending) -> GenerateRequest:

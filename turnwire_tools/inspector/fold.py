@@ -125,7 +125,6 @@ class Fold:
             names[turn.id] = None
 
     # -- requests
-    # ----------------------------------------------------------------------------------------------
 
     def _request(self, request: requests.TurnRequest, now: float) -> None:
         if request.turn in self.turns:
@@ -269,7 +268,6 @@ class Fold:
             self._changed(turn)
 
     # -- tokens and events
-    # ------------------------------------------------------------------------------------------
 
     def _tokens(self, entry: frames.TokenEntry, now: float) -> None:
         turn = self.turns.get(entry.turn)
@@ -367,7 +365,6 @@ class Fold:
         self._finder.answered(turn, answer_parts(turn))
 
     # -- memory
-    # ----------------------------------------------------------------------------------------------
 
     def _forget_oldest(self) -> None:
         """Drops turns until the others are within the bounds; the newest one stays."""

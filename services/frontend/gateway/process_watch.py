@@ -34,7 +34,6 @@ class ProcessWatch:
         process.on_reconnect.append(self._on_reconnect)
 
     # -- turns without a stream
-    # ----------------------------------------------------------------------------------------------
 
     def _on_peer_left(self, peer: Heartbeat) -> None:
         models = {card.name for card in peer.models}
@@ -72,7 +71,6 @@ class ProcessWatch:
             turn.fail_attempt(turn.attempt, StateEvent.RECONNECTED, error)
 
     # -- turns with a stream
-    # ----------------------------------------------------------------------------------------------
 
     def _tick(self, _now: float) -> None:
         if self._process.cut_off:

@@ -70,7 +70,6 @@ class BlockChain:
         return self._branches[first : bisect_left(self._branches, end, key=_PARENT_NUMBER)]
 
     # -- what groups lack
-    # ----------------------------------------------------------------------------------------------
 
     def note(self, group: int, number: int, lacks: bool) -> None:
         """Notes whether a group lacks a block."""

@@ -69,7 +69,6 @@ class GroupedBlocks:
         return 0
 
     # -- events
-    # ----------------------------------------------------------------------------------------------
 
     def store(self, event: BlocksStored) -> None:
         """Adds blocks of the layers with full attention."""
@@ -124,7 +123,6 @@ class GroupedBlocks:
         self._changed_in(group, gone)
 
     # -- ends
-    # ----------------------------------------------------------------------------------------------
 
     def _add(
         self, hash_: BlockHash, ids: list[int], parent: Block | None, salt: str | None

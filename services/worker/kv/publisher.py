@@ -145,7 +145,6 @@ class KvPublisher(Kv):
         self._publish_soon()
 
     # -- prompts and turns
-    # ----------------------------------------------------------------------------------------------
 
     @override
     def look_up(self, prompt: bytes, salt: str | None) -> PromptBlocks:
@@ -197,7 +196,6 @@ class KvPublisher(Kv):
             self._publish_soon()
 
     # -- the index
-    # ----------------------------------------------------------------------------------------------
 
     def _use(self, keys: Sequence[int]) -> None:
         self._index.record_use(keys)
@@ -226,7 +224,6 @@ class KvPublisher(Kv):
             self._publish()
 
     # -- messages
-    # ----------------------------------------------------------------------------------------------
 
     def _publish(self) -> None:
         """Publishes the changes of the index."""

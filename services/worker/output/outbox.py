@@ -87,7 +87,6 @@ class Outbox:
         """Streams that were broken off, until the caller takes them out."""
 
     # -- streams
-    # ----------------------------------------------------------------------------------------------
 
     def open(self, stream: TokenStream, parser: str) -> None:
         """Adds the stream of an attempt, for this shard. An earlier attempt continues to its end,
@@ -139,7 +138,6 @@ class Outbox:
             _end_gone(stream.queue, stream.key, max(stream.sent, 0))
 
     # -- frames
-    # ----------------------------------------------------------------------------------------------
 
     def fill(self, parser: str, seq: int, now: float = 0.0) -> TokenFrame | None:
         """Returns the next frame for a shard: all that its streams have to send, up to the frame
@@ -220,7 +218,6 @@ class Outbox:
         self.broken.append(stream)
 
     # -- shards
-    # ----------------------------------------------------------------------------------------------
 
     def _queue(self, parser: str) -> ShardQueue:
         queue = self._queues.get(parser)

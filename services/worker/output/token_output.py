@@ -50,7 +50,6 @@ class TokenOutput(FrameSource):
         process.on_attached.append(self._attached)
 
     # -- for the worker
-    # ----------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Subscribes to what the shards send back."""
@@ -78,7 +77,6 @@ class TokenOutput(FrameSource):
         await self._drain.wait()
 
     # -- frames
-    # ----------------------------------------------------------------------------------------------
 
     @override
     def fill(self, receiver: str, seq: int) -> TokenFrame | None:
@@ -114,7 +112,6 @@ class TokenOutput(FrameSource):
         self._outbox.broken.clear()
 
     # -- other processes, and time
-    # ----------------------------------------------------------------------------------------------
 
     def _peer_left(self, heartbeat: Heartbeat) -> None:
         if heartbeat.stage == "parser":

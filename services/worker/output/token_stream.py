@@ -94,7 +94,6 @@ class TokenStream:
         )
 
     # -- what it is
-    # ----------------------------------------------------------------------------------------------
 
     @property
     def key(self) -> StreamKey:
@@ -137,7 +136,6 @@ class TokenStream:
         return _size(self.context) if self.sent < 0 else self.token_bytes
 
     # -- from the engine
-    # ----------------------------------------------------------------------------------------------
 
     def add_tokens(self, ids: list[int]) -> bool:
         """Adds the tokens of an engine step that has nothing else, as nearly every step. Returns
@@ -194,7 +192,6 @@ class TokenStream:
         self.finish = finish
 
     # -- to the shard
-    # ----------------------------------------------------------------------------------------------
 
     def next_tokens(self, room: int) -> TokenEntry | None:
         """Returns the next entry of nearly every step, which has only tokens, and they fit; None

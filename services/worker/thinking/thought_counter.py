@@ -157,7 +157,6 @@ class ThoughtCounter:
         return self._ends[0]
 
     # -- the states
-    # ----------------------------------------------------------------------------------------------
 
     def _think(self, thought: _InThought, text: str, *, counted: int = 1) -> None:
         """Takes the text of a token in a thought."""
@@ -222,7 +221,6 @@ class ThoughtCounter:
             self._think(thought, rest, counted=0)  # the opener's token is not the thought's
 
     # -- an earlier attempt
-    # ----------------------------------------------------------------------------------------------
 
     def resume(self, ids: Sequence[int]) -> list[int]:
         """Counts the output of an earlier attempt. Returns the ids that must follow because a

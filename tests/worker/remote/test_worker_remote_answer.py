@@ -130,7 +130,6 @@ def test_honest_answer_gives_its_tokens(answer: Answer, pieces: list[int]) -> No
 
 
 # -- damage
-# --------------------------------------------------------------------------------------------------
 
 Damage = Callable[[list[Event], Random], None]
 """Changes the events of an answer, of which the last one has no tokens."""

@@ -102,7 +102,6 @@ async def collected(engine: Any, asked: Any, into: list[EngineDelta]) -> None:
 
 
 # -- versions
-# --------------------------------------------------------------------------------------------------
 
 
 async def test_every_token_has_the_version_that_decoded_it(fleet: Fleet) -> None:
@@ -211,7 +210,6 @@ async def test_no_blocks_of_the_old_weights_are_found(fleet: Fleet) -> None:
 
 
 # -- pauses
-# --------------------------------------------------------------------------------------------------
 
 
 async def test_paused_engine_takes_turns_and_is_not_a_hang(fleet: Fleet) -> None:
@@ -314,7 +312,6 @@ async def test_restarted_server_is_dead_also_in_a_pause(fleet: Fleet) -> None:
 
 
 # -- what fails
-# --------------------------------------------------------------------------------------------------
 
 
 async def test_source_that_the_server_cannot_read(fleet: Fleet) -> None:
@@ -375,7 +372,6 @@ async def test_llama_server_cannot_be_paused(tmp_path: Path) -> None:
 
 
 # -- experts
-# --------------------------------------------------------------------------------------------------
 
 
 async def test_experts_are_kept_as_they_come(fleet: Fleet, tmp_path: Path) -> None:

@@ -138,7 +138,6 @@ async def test_tokens_and_log_probabilities_are_those_of_the_engine_in_process(
 
 
 # -- weights
-# --------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

@@ -128,7 +128,6 @@ class Dialect(ABC):
         """Requests a sign of life. Raises Unreachable, HttpRefusal."""
 
     # -- weights that change
-    # ----------------------------------------------------------------------------------------------
 
     async def weights(self, http: ServerHttp) -> WeightsState | None:
         """Requests the state of the weights; None: they cannot change, and the next three methods

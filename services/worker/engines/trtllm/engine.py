@@ -84,7 +84,6 @@ class TrtllmEngine(Engine):
         return EngineSupport(release.version, FEATURES - set(lacks), lacks)
 
     # -- start and stop
-    # ----------------------------------------------------------------------------------------------
 
     @override
     async def start(self) -> EngineInfo:
@@ -206,7 +205,6 @@ class TrtllmEngine(Engine):
         self._llm.shutdown()
 
     # -- what it reports
-    # ----------------------------------------------------------------------------------------------
 
     @override
     def load(self) -> Load:
@@ -222,7 +220,6 @@ class TrtllmEngine(Engine):
         return self._readings.kv_events.read()
 
     # -- turns
-    # ----------------------------------------------------------------------------------------------
 
     @override
     def open(self, request: EngineRequest, sink: Sink) -> EngineTurn:

@@ -135,7 +135,6 @@ class SglangDialect(Dialect):
         return await read_pulse(http)
 
     # -- weights
-    # ----------------------------------------------------------------------------------------------
 
     @override
     async def weights(self, http: ServerHttp) -> WeightsState | None:

@@ -114,7 +114,6 @@ class VllmDialect(Dialect):
         return await read_pulse(http)
 
     # -- weights
-    # ----------------------------------------------------------------------------------------------
 
     @override
     async def weights(self, http: ServerHttp) -> WeightsState | None:
