@@ -1,1 +1,2 @@
-"""Images of requests: reads them, and stores their data for the workers."""
+"""Images of requests, as several stages need them: their data, their parts of a conversation, and
+the bucket in which frontends store them for workers."""

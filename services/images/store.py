@@ -3,7 +3,7 @@
 import asyncio
 
 from schemas.errors import MEDIA_MISSING, Unavailable
-from services.images.image import MAX_BYTES
+from services.images.image_data import MAX_BYTES
 from services.runtime.config.base import MIB
 from services.runtime.config.stores import ImageStoreConfig
 from services.runtime.nats.bus import Bus

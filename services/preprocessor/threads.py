@@ -18,8 +18,8 @@ from typing import TypeAlias, TypeVar, TypeVarTuple
 
 from schemas.conversation import Conversation
 from schemas.errors import Invalid
-from services.images.prompt_images import all_known
 from services.preprocessor.model.model_setup import ModelSetup
+from services.preprocessor.prompt.prompt_images import all_known
 from services.runtime.long_work import LongWork, on_loop
 from services.runtime.observability.telemetry import FilteringBoundLogger
 

@@ -17,7 +17,6 @@ from schemas import errors, subjects
 from schemas.control import THINKING_BUDGET, Cancel, Load, ModelCard
 from schemas.frames import EventFrame
 from schemas.requests import GenerateReply, GenerateRequest, decode_generate
-from services.images.stored_images import StoredImages
 from services.runtime.caches.recent_turns import RecentTurns
 from services.runtime.config.masking import mask_passwords
 from services.runtime.config.stages import WorkerConfig
@@ -40,6 +39,7 @@ from services.worker.engines.registry import open_engine
 from services.worker.kv.publisher import open_publisher
 from services.worker.observer import WorkerObserver
 from services.worker.output.token_output import TokenOutput
+from services.worker.stored_images import StoredImages
 from services.worker.turn_opener import TurnOpener
 
 HEALTH_INTERVAL_S = 0.5

@@ -10,7 +10,7 @@ import nats
 import pytest
 
 from schemas import subjects
-from services.images.image import image_hash
+from services.images.image_data import image_hash
 from services.images.store import IMAGE_BUCKET
 from tests.kit.bus_turns import BusTurns, prefix_break
 from tests.kit.messages_client import TOOLS, Client, call, say

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from services.images.image import image_hash
+from services.images.image_data import image_hash
 from tests.kit.messages_client import Answer, Client, body, call, say
 from tests.kit.stack import MODEL, Stack, busy
 from tests.kit.vision_model import png

@@ -16,7 +16,7 @@ from schemas.errors import MEDIA_MISSING, ErrorInfo, ErrorKind
 from schemas.events import PromptImage
 from schemas.requests import GenerateReply, GenerateRequest, ThoughtBudget, ThoughtSpelling
 from schemas.token_ids import pack_ids
-from services.images.image import image_hash
+from services.images.image_data import image_hash
 from services.images.store import ImageStore, image_bucket
 from services.runtime.config.stages import WorkerConfig
 from services.runtime.config.stores import ImageStoreConfig

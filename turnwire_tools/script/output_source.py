@@ -9,7 +9,7 @@ from tokenizers import Tokenizer
 
 from schemas.errors import Invalid
 from services.families import Family
-from services.images.image import UnreadableImage, read_pixels
+from services.images.image_data import UnreadableImage, read_pixels
 from services.worker.engine import EngineImage, EngineRequest
 from turnwire_tools.script import player
 from turnwire_tools.script.agent import Reply, act, compose

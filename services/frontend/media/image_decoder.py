@@ -9,7 +9,7 @@ from contextlib import suppress
 import msgspec
 
 from services.frontend.media.image_process import LENGTH_BYTES, Facts, Problem
-from services.images.image import ImageFacts, UnreadableImage
+from services.images.image_data import ImageFacts, UnreadableImage
 from services.runtime.config.base import MIB
 from services.runtime.observability.telemetry import FilteringBoundLogger
 

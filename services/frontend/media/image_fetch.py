@@ -17,7 +17,7 @@ from typing_extensions import override
 
 from services.frontend.content.urls import MAX_URL_CHARS, host_of, is_public, matches
 from services.frontend.http.bodies import read_until
-from services.images.image import MAX_BYTES
+from services.images.image_data import MAX_BYTES
 from services.runtime.config.base import MIB
 from services.runtime.observability.telemetry import FilteringBoundLogger
 

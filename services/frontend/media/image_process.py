@@ -13,7 +13,7 @@ from typing import BinaryIO
 import msgspec
 
 from services.frontend.media.process_limits import limit_cpu, limit_process
-from services.images.image import ImageFacts, UnreadableImage, read_facts
+from services.images.image_data import ImageFacts, UnreadableImage, read_facts
 
 LENGTH_BYTES = 4
 

@@ -21,7 +21,7 @@ from services.frontend.content.image import ImageSource, InlineImage
 from services.frontend.media.image_decoder import ImageDecoder
 from services.frontend.media.image_fetch import ImageFetcher
 from services.frontend.media.pdf_reader import data_key
-from services.images.image import ImageFacts, image_hash
+from services.images.image_data import ImageFacts, image_hash
 from services.images.parts import media_of, replace_media
 from services.runtime.config.frontend import FrontendConfig
 

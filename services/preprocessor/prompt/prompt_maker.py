@@ -24,12 +24,12 @@ from msgspec import Struct
 from schemas.conversation import Conversation, ToolSpec, Unseal, opens_nothing
 from schemas.errors import Invalid
 from schemas.events import PromptImage
-from services.images.prompt_images import place_images
 from services.ledger.lookup.match import MatchedHistory
 from services.ledger.prompt.prompts import EncodedPrompt, RenderedPrompt
 from services.ledger.turn_ledger import Ledger
 from services.preprocessor.model.model_setup import ModelSetup
 from services.preprocessor.prompt.normalize import normalize
+from services.preprocessor.prompt.prompt_images import place_images
 from services.preprocessor.prompt.prompt_tools import PromptToolCache
 from services.preprocessor.prompt.render import render
 from services.tokenization.segments import TokenIds

@@ -13,9 +13,9 @@ from schemas.conversation import Conversation, OutputFormat, ToolSpec, Unseal
 from schemas.errors import Invalid
 from schemas.events import BlockStart, FinishReason
 from services.families import Family, open_parser
-from services.images.prompt_images import show_images
 from services.ledger.prompt.prompts import RenderedPrompt
 from services.preprocessor.model.model_setup import ModelSetup
+from services.preprocessor.prompt.prompt_images import show_images
 from services.templates.chat_template import TemplateMessage
 from services.templates.messages import TemplateInput, adapt
 from services.templates.thinking import template_variables, without_old_reasoning

@@ -9,7 +9,7 @@ from PIL import Image
 from schemas.conversation import Sampling
 from schemas.errors import TurnwireError
 from schemas.token_ids import unpack_ids
-from services.images.image import image_hash
+from services.images.image_data import image_hash
 from services.tokenization.image_processor import ImageProcessor, NoVision
 from services.worker.engine import Engine, EngineDelta, EngineImage, EngineRequest
 

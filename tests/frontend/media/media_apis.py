@@ -11,7 +11,7 @@ from PIL import Image
 
 from schemas.control import VISION
 from schemas.conversation import Conversation, Media
-from services.images.image import image_hash
+from services.images.image_data import image_hash
 from services.images.parts import media_of
 from tests.kit import bodies
 from tests.kit.bodies import CHAT, MESSAGES, RESPONSES, Api, Json, block

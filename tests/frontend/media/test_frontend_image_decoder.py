@@ -6,7 +6,7 @@ import pytest
 import structlog
 
 from services.frontend.media.image_decoder import ImageDecoder
-from services.images.image import ImageFacts, UnreadableImage
+from services.images.image_data import ImageFacts, UnreadableImage
 from tests.kit.vision_model import png
 
 PNG = png(40, 30, 1)

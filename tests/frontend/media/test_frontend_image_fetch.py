@@ -19,7 +19,7 @@ from services.frontend import app
 from services.frontend.media import image_fetch
 from services.frontend.media.image_fetch import ImageFetcher, PublicResolver
 from services.frontend.turns.notice import make_notice
-from services.images.image import MAX_BYTES
+from services.images.image_data import MAX_BYTES
 from services.runtime.config.frontend import FrontendConfig
 from tests.frontend.media.media_apis import (
     HELLO,

@@ -18,7 +18,7 @@ from services.frontend.media.image_decoder import ImageDecoder
 from services.frontend.media.image_fetch import ImageFetcher, public_connector
 from services.frontend.media.image_reader import ImageReader
 from services.frontend.turns.notice import make_notice
-from services.images.image import MAX_BYTES, ImageFacts, image_hash, read_facts
+from services.images.image_data import MAX_BYTES, ImageFacts, image_hash, read_facts
 from services.runtime.config.frontend import FrontendConfig
 from tests.frontend.media.media_apis import (
     HELLO,

@@ -11,7 +11,7 @@ from PIL import Image
 
 from schemas.errors import EngineFailed, Invalid
 from schemas.token_ids import unpack_ids
-from services.images.image import image_hash
+from services.images.image_data import image_hash
 from services.runtime.config.stages import WorkerConfig
 from services.worker.engine import EngineImage, EngineRequest
 from services.worker.engines.vllm.engine import VllmEngine

@@ -32,7 +32,7 @@ from services.worker.engines.remote.answer import AnswerJudge
 from services.worker.engines.remote.dialect import Dialect, ServerFacts
 from services.worker.engines.remote.expert_files import ExpertFiles
 from services.worker.engines.remote.http import HttpRefusal, ServerHttp, Unreachable
-from services.worker.engines.remote.image_prompts import ImagePrompts
+from services.worker.engines.remote.image_placeholders import ImagePlaceholders
 from services.worker.engines.remote.model_check import check_model
 from services.worker.engines.remote.server_pause import ServerPause
 from services.worker.engines.remote.server_start import (
@@ -61,7 +61,7 @@ class RemoteEngine(UpdatableEngine):
         self._dialect = self.make_dialect(config)
         self._turns = OpenTurns(self._dialect.name)
         self._reader: ZmqKvReader | None = None
-        self._images: ImagePrompts | None = None
+        self._images: ImagePlaceholders | None = None
         self._http: ServerHttp
         self._watch: ServerWatch
         self._weights: ServerWeights
@@ -211,7 +211,7 @@ class RemoteEngine(UpdatableEngine):
         if VISION in self._server.lacking:
             return
         try:
-            self._images = await asyncio.to_thread(ImagePrompts.load, self._config)
+            self._images = await asyncio.to_thread(ImagePlaceholders.load, self._config)
         except NoVision as error:
             self._note_lacking({VISION: str(error)})
 

@@ -194,7 +194,7 @@ class TransformersEngine(UpdatableEngine):
     async def _submit_with_images(self, opened: _LibraryRequest) -> None:
         """Submits the request when the features of its images are computed, on a thread of their
         own."""
-        from services.worker.engines.transformers.images import ImageKey
+        from services.worker.engines.transformers.image_features import ImageKey
 
         request = opened.request
         turn = opened.turn

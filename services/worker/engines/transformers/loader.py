@@ -31,7 +31,7 @@ class LoadedModel(Struct, frozen=True):
     rows: Any = None
     """`rows.Rows`, if tokens are sampled and steps run without CUDA graphs."""
     images: Any = None
-    """`images.Images`, if the model gets images."""
+    """`image_features.Images`, if the model gets images."""
 
 
 def load_model(config: WorkerConfig, args: adapter.EngineArgs) -> LoadedModel:
@@ -158,12 +158,12 @@ def _image_processor(config: WorkerConfig, *, graphs: bool) -> ImageProcessor:
 
 
 def _images(manager: Any, config: WorkerConfig, *, graphs: bool) -> Any:
-    """Returns `images.Images`. Raises NoVision."""
+    """Returns `image_features.Images`. Raises NoVision."""
     processor = _image_processor(config, graphs=graphs)
     model = manager.model
     if not hasattr(model, "get_image_features") or not hasattr(model.config, "image_token_id"):
         raise NoVision(f"transformers has no features of images for {type(model).__name__}")
-    from services.worker.engines.transformers.images import Images
+    from services.worker.engines.transformers.image_features import Images
 
     images = Images(model, processor)
     gap = images.gap()

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from schemas.errors import EngineFailed, Invalid
-from services.images.image import UnreadableImage, read_pixels
+from services.images.image_data import UnreadableImage, read_pixels
 from services.tokenization.image_processor import ImageProcessor
 from services.worker.engine import EngineImage, EngineRequest
 from services.worker.engines.trial import image_trial

@@ -23,7 +23,7 @@ from services.worker.engines.remote.dialect import (
 from services.worker.engines.remote.engine import RemoteEngine
 from services.worker.engines.remote.event_reader import version_of
 from services.worker.engines.remote.http import HttpRefusal, ServerHttp, Unreachable
-from services.worker.engines.remote.image_prompts import data_url
+from services.worker.engines.remote.image_placeholders import data_url
 from services.worker.engines.remote.listed_models import TokenizedText
 from services.worker.engines.remote.vllm.reader import VllmReader
 from services.worker.engines.remote.vllm.server import PATH, read_properties, read_pulse

@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 
 from schemas.errors import Invalid
-from services.images.image import read_pixels
+from services.images.image_data import read_pixels
 from services.runtime.config.stages import WorkerConfig
 from services.worker.engine import EngineDelta, EngineImage, EngineRequest
 from services.worker.engines.transformers.engine import TransformersEngine
@@ -196,7 +196,9 @@ async def test_model_that_cannot_show_images_decodes_text_alone(
     damaged = tmp_path / "model"
     shutil.copytree(model.path, damaged)
     (damaged / "preprocessor_config.json").write_text("{")
-    monkeypatch.setattr("services.worker.engines.transformers.images._put_rows", lambda *_: None)
+    monkeypatch.setattr(
+        "services.worker.engines.transformers.image_features._put_rows", lambda *_: None
+    )
     for path, why in ((damaged, "processor cannot be loaded"), (model.path, "in several layers")):
         engine = TransformersEngine(config(path))
         info = await engine.start()

@@ -13,7 +13,7 @@ from services.worker.engine import EngineImage
 from services.worker.engines.trial import image_trial
 
 
-class ImagePrompts:
+class ImagePlaceholders:
     """Expands the placeholders of images, for one model."""
 
     def __init__(self, processor: ImageProcessor) -> None:
@@ -22,7 +22,7 @@ class ImagePrompts:
         """A request with an image."""
 
     @classmethod
-    def load(cls, config: WorkerConfig) -> "ImagePrompts":
+    def load(cls, config: WorkerConfig) -> "ImagePlaceholders":
         """Reads the model's processor. Raises NoVision if there is none."""
         return cls(ImageProcessor.load(config.model, trust_remote_code=config.trust_remote_code))
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image, ImageOps
 
-from services.images.image import (
+from services.images.image_data import (
     MAX_BYTES,
     MEDIA_TYPES,
     ImageFacts,
@@ -83,7 +83,7 @@ def test_damaged_exif_fills_no_memory() -> None:
     exif = b"Exif\0\0II*\0\x08\0\0\0" + struct.pack("<H", 5000) + tags
     jpeg = data_of(noise(40, 30, 1), "JPEG")
     data = jpeg[:2] + b"\xff\xe1" + struct.pack(">H", len(exif) + 2) + exif + jpeg[2:]
-    program = "import sys; from services.images.image import read_facts; read_facts(sys.stdin.buffer.read())"
+    program = "import sys; from services.images.image_data import read_facts; read_facts(sys.stdin.buffer.read())"
     done = subprocess.run(
         [sys.executable, "-c", program], input=data, capture_output=True, check=True
     )

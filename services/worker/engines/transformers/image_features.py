@@ -23,7 +23,7 @@ from PIL import Image
 
 from schemas.conversation import Sampling
 from schemas.errors import Invalid
-from services.images.image import read_pixels
+from services.images.image_data import read_pixels
 from services.tokenization.image_processor import ImageProcessor
 from services.worker.engine import EngineImage, EngineRequest
 

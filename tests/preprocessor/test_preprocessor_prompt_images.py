@@ -23,9 +23,9 @@ from schemas.conversation import (
 )
 from schemas.errors import EngineFailed
 from schemas.token_ids import pack_ids
-from services.images.prompt_images import place_images
 from services.preprocessor.library import assemble
 from services.preprocessor.model.model_setup import ModelSetup
+from services.preprocessor.prompt.prompt_images import place_images
 from services.preprocessor.prompt.prompt_maker import Prompt
 from services.runtime.config.stages import PreprocessorConfig
 from services.templates.wording import image_slot, media_note
