@@ -4,14 +4,7 @@ however it is split."""
 import json
 
 from services.families.response_template import template_name
-from tests.kit.described_turns import (
-    WRITTEN,
-    by_transformers,
-    fields,
-    make_turn,
-    parsed,
-    templates,
-)
+from tests.kit.described_turns import WRITTEN, by_transformers, fields, make_turn, parsed, templates
 from tests.kit.every import for_each
 from tests.kit.examples import chances
 

@@ -11,9 +11,7 @@ from typing import Any, TypeAlias
 
 from msgspec.structs import replace
 
-from services.frontend.http.bodies import (
-    PARSE_IN_THREAD_FROM_BYTES,
-)
+from services.frontend.http.bodies import PARSE_IN_THREAD_FROM_BYTES
 from tests.kit.bodies import CHAT, MESSAGES, Json, assistant, block, chat, messages, tool_use, user
 from tests.kit.every import Cases
 from tests.kit.frontend import CARD, FakeGateway, serving

@@ -2,17 +2,7 @@
 
 from services.frontend.apis.messages.request import Messages
 from services.runtime.caches.memo import MIN_SIZE, Memo
-from tests.kit.bodies import (
-    CONVERSING,
-    MESSAGES,
-    Json,
-    Reader,
-    block,
-    message,
-    parsed,
-    tool,
-    user,
-)
+from tests.kit.bodies import CONVERSING, MESSAGES, Json, Reader, block, message, parsed, tool, user
 
 LONG = "Reads one file, from its first line to its last. " * 8
 

@@ -10,13 +10,7 @@ from typing import Any
 import pytest
 
 from schemas.conversation import Sampling
-from services.worker.engine import (
-    Engine,
-    EngineDelta,
-    EngineDied,
-    EngineRequest,
-    UpdatableEngine,
-)
+from services.worker.engine import Engine, EngineDelta, EngineDied, EngineRequest, UpdatableEngine
 from tests.kit.listening import listen
 from tests.kit.waiting import LIMIT_S
 

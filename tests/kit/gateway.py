@@ -9,17 +9,8 @@ import pytest
 from schemas import subjects
 from schemas.control import Cancel, ModelCard
 from schemas.conversation import Conversation
-from schemas.errors import (
-    ErrorInfo,
-    ErrorKind,
-)
-from schemas.events import (
-    BlockStart,
-    Failed,
-    Interrupted,
-    Prepared,
-    TurnEvent,
-)
+from schemas.errors import ErrorInfo, ErrorKind
+from schemas.events import BlockStart, Failed, Interrupted, Prepared, TurnEvent
 from schemas.frames import EventEntry, EventFrame
 from schemas.requests import TurnRequest
 from schemas.token_ids import pack_ids

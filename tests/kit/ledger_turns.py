@@ -3,15 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from schemas.conversation import (
-    Call,
-    Client,
-    Conversation,
-    Message,
-    Result,
-    Text,
-    ToolSpec,
-)
+from schemas.conversation import Call, Client, Conversation, Message, Result, Text, ToolSpec
 from schemas.events import FinishReason
 from schemas.frames import TokenFinish
 from schemas.ledger import LedgerEntry

@@ -6,15 +6,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from schemas.conversation import (
-    Call,
-    Client,
-    Conversation,
-    Hints,
-    RawPrompt,
-    Text,
-    ToolSpec,
-)
+from schemas.conversation import Call, Client, Conversation, Hints, RawPrompt, Text, ToolSpec
 from schemas.events import PromptComparison
 from services.preprocessor.changes.fingerprints import Fingerprints
 from services.preprocessor.library import assemble

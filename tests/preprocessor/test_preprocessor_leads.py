@@ -4,13 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.preprocessor.routing.leads import (
-    MARGIN,
-    MAX_HOLD_S,
-    Lead,
-    Leads,
-    PendingPrompt,
-)
+from services.preprocessor.routing.leads import MARGIN, MAX_HOLD_S, Lead, Leads, PendingPrompt
 
 BLOCK = 16
 HOLD = 64

@@ -1,31 +1,13 @@
-"""The difference of two prompts, from their texts and from their conversations."""
+"""The difference of two prompts from their texts and their ids."""
 
 from array import array
 from typing import Any
 
-from schemas.conversation import (
-    Call,
-    Conversation,
-    Message,
-    Part,
-    Reasoning,
-    Text,
-    Thinking,
-    ToolSpec,
-)
 from services.prompt_diff.change import Change
 from services.prompt_diff.prompts import ComparedPrompt, Difference, difference
-from tests.kit.conversations import assistant, result, user
 from tests.kit.every import for_rows
 
 FRONT = "You are an agent. Today is {}. Session {}. Speed {}. {}\n"
-TOOLS = [ToolSpec("Bash", "Runs a command."), ToolSpec("Read", "Reads a file.")]
-LS = Call("toolu_1", "Bash", '{"command": "ls"}')
-THOUGHT = Reasoning("I look.")
-QUESTION = user("Q")
-RESULT = result("a.txt", "toolu_1")
-ANSWER = "message 2 (assistant)"
-HISTORY = (QUESTION, assistant(THOUGHT, LS), RESULT)
 
 
 def front(
@@ -47,20 +29,6 @@ def texts(before: str, now: str, *, head: int | None = None) -> Difference:
     )
 
 
-def asked(*messages: Message, **more: Any) -> Conversation:
-    more = {"system": [Text("You are an agent.")], "tools": TOOLS, **more}
-    return Conversation("m", list(messages), **more)
-
-
-def changes(before: Conversation, now: Conversation) -> list[Change]:
-    """The changes after an answer with a thought and a call."""
-    found = difference(
-        ComparedPrompt(conversation=before), ComparedPrompt(conversation=now), [THOUGHT, LS]
-    )
-    assert (found.at, found.again) == (None, 0)
-    return found.changes
-
-
 @for_rows(
     [
         ({"date": "2026-11-21"}, "date", "2026-11-20.", "2026-11-21."),
@@ -80,74 +48,3 @@ def test_answer_is_part_of_what_a_prompt_extends() -> None:
     before, now = ComparedPrompt(ids=ids("Q<a>")), ComparedPrompt(ids=ids("Q<a>A<u>Q2"))
     assert difference(before, now, answer_ids=ids("A")) == Difference(5, 0, [])
     assert difference(before, now, answer_ids=ids("AB")) == Difference(5, 1, [])
-
-
-@for_rows(
-    [
-        ({"system": [Text("You are another agent.")]}, "system", "system text 1"),
-        ({"tools": [*TOOLS, ToolSpec("Grep")]}, "tools", "the tool list"),
-        ({"tools": TOOLS[::-1]}, "tools", "the order of the tools"),
-        ({"tools": [ToolSpec("Bash", "Runs it."), TOOLS[1]]}, "tools", "the tool Bash"),
-        ({"thinking": Thinking("disabled")}, "settings", "the setting thinking"),
-        ({"format": {"type": "json_schema"}}, "settings", "the setting format"),
-    ]
-)
-def test_change_before_the_messages_is_named(now: dict[str, Any], kind: str, where: str) -> None:
-    assert changes(asked(QUESTION), asked(*HISTORY)) == []
-    (change,) = changes(asked(QUESTION), asked(*HISTORY, **now))
-    assert (change.kind, change.where) == (kind, where)
-    assert change.was != change.now
-
-
-@for_rows(
-    [
-        ([user("Edited"), *HISTORY[1:]], "message", "message 1 (user)"),
-        ([QUESTION, assistant(THOUGHT, "x"), RESULT], "answer", ANSWER),
-        ([QUESTION, RESULT], "answer", ANSWER),
-        ([QUESTION, assistant(LS), RESULT], "reasoning", ANSWER),
-    ]
-)
-def test_changed_history_is_named(messages: list[Message], kind: str, where: str) -> None:
-    (change,) = changes(asked(QUESTION), asked(*messages))
-    assert (change.kind, change.where) == (kind, where)
-
-
-LONG = [user("Q"), assistant("A"), user("Q2"), assistant("A2"), user("Q3")]
-
-
-@for_rows(
-    [
-        ([*LONG[:2], *LONG[3:]], "history", "message 3 (user)", "Q2", "left out"),
-        (
-            [*LONG[:1], *LONG[3:], assistant("A3"), user("Q4")],
-            "history",
-            "messages 2 to 3",
-            "A",
-            "left out",
-        ),
-        ([*LONG[:2], user("New"), *LONG[2:]], "history", "message 3 (user)", "not there", "New"),
-        ([*LONG[:2], user("Edited"), *LONG[3:]], "message", "message 3 (user)", "Q2", "Edited"),
-    ]
-)
-def test_later_messages_are_not_changed_by_one_that_is_left_out_or_inserted(
-    messages: list[Message], kind: str, where: str, was: str, now: str
-) -> None:
-    (change,) = changes(asked(*LONG), asked(*messages))
-    assert (change.kind, change.where, change.was, change.now) == (kind, where, was, now)
-
-
-def test_a_summarized_history_is_shorter() -> None:
-    shorter, edited = changes(asked(*LONG), asked(user("A summary."), assistant("A"), user("Q9")))
-    assert (shorter.was, shorter.now) == ("5 messages", "3 messages")
-    assert (edited.kind, edited.where) == ("message", "message 1 (user)")
-
-
-def test_spelling_of_arguments_and_white_space_are_not_a_change() -> None:
-    answer: list[Part] = [THOUGHT, Text("\n\nI look."), Call("toolu_1", "Bash", '{"command":"ls"}')]
-    now = asked(QUESTION, Message("assistant", answer), RESULT)
-    found = difference(
-        ComparedPrompt(conversation=asked(QUESTION)),
-        ComparedPrompt(conversation=now),
-        [THOUGHT, Text("I look."), LS],
-    )
-    assert found.changes == []

@@ -12,11 +12,7 @@ from msgspec.structs import replace
 from schemas.conversation import Call, Client, Text
 from schemas.events import UNKNOWN_WEIGHTS, FinishReason, PromptImage, WeightsSpan
 from services.rollouts.sampled_turn import SampleBlock, SampledTurn, digest_of
-from services.rollouts.stored_turns import (
-    StoredTurn,
-    StoredTurnReader,
-    pack_turn,
-)
+from services.rollouts.stored_turns import StoredTurn, StoredTurnReader, pack_turn
 
 WRITTEN: list[Text | Call] = [Text("I look."), Call("toolu_1", "Bash", '{"command": "ls"}')]
 OTHER = {

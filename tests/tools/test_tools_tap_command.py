@@ -10,10 +10,7 @@ import pytest
 
 from schemas import subjects
 from schemas.control import Cancel, Heartbeat
-from schemas.events import (
-    BlockStart,
-    TurnEvent,
-)
+from schemas.events import BlockStart, TurnEvent
 from schemas.frames import EventEntry, EventFrame
 from schemas.requests import TurnRequest
 from services.cli.main import main

@@ -3,11 +3,7 @@
 from typing import Any
 
 from schemas.conversation import OutputFormat, Sampling
-from services.worker.engines.arguments import (
-    guided_arguments,
-    integer_priority,
-    limited_sampling,
-)
+from services.worker.engines.arguments import guided_arguments, integer_priority, limited_sampling
 from tests.kit.engines import request
 
 

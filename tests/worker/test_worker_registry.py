@@ -8,12 +8,7 @@ import pytest
 from schemas.errors import Invalid
 from services.runtime.config.loader import ConfigError
 from services.runtime.config.stages import WorkerConfig
-from services.worker.engines.registry import (
-    BUILT_IN,
-    GROUP,
-    installed_engines,
-    open_engine,
-)
+from services.worker.engines.registry import BUILT_IN, GROUP, installed_engines, open_engine
 from tests.kit.installing import install
 from tests.worker.conformance import Bench, Conformance
 

@@ -24,16 +24,7 @@ from services.frontend.apis.responses.render.events import payloads
 from services.frontend.apis.responses.render.message import url_citations
 from services.frontend.apis.responses.request import Responses
 from tests.kit.answers import dispatches, events, frames
-from tests.kit.bodies import (
-    CONVERSING,
-    MESSAGES,
-    RESPONSES,
-    Api,
-    Json,
-    block,
-    parsed,
-    responses,
-)
+from tests.kit.bodies import CONVERSING, MESSAGES, RESPONSES, Api, Json, block, parsed, responses
 from tests.kit.events import call, finish, reasoning, text
 from tests.kit.events import text as spoken
 from tests.kit.every import for_each, for_rows

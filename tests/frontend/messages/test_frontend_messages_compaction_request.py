@@ -22,9 +22,7 @@ from tests.kit.bodies import (
     tool_use,
     user,
 )
-from tests.kit.bodies import (
-    text as words,
-)
+from tests.kit.bodies import text as words
 from tests.kit.events import finish, reasoning, text
 from tests.kit.every import Cases
 from tests.kit.frontend import Served, in_turn, serving

@@ -15,20 +15,8 @@ from schemas.events import HostedResult, HostedResults, Prepared, TurnEvent, Web
 from services.frontend.apis.messages.request import Messages, MessagesRequest
 from services.frontend.content.image import without_images
 from services.frontend.stored.record import StoredReply, decode
-from tests.kit.bodies import (
-    PNG,
-    SCHEMA,
-    Json,
-    block,
-    message,
-    messages,
-    tool,
-    tool_result,
-    user,
-)
-from tests.kit.bodies import (
-    text as words,
-)
+from tests.kit.bodies import PNG, SCHEMA, Json, block, message, messages, tool, tool_result, user
+from tests.kit.bodies import text as words
 from tests.kit.events import call, finish, reasoning, text
 from tests.kit.examples import chances
 from tests.kit.telling import INFO

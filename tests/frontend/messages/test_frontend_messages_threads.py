@@ -29,20 +29,9 @@ from tests.kit.bodies import (
     tool_result,
     user,
 )
-from tests.kit.bodies import (
-    text as words,
-)
+from tests.kit.bodies import text as words
 from tests.kit.events import Step, call, finish, hello, reasoning, text
-from tests.kit.frontend import (
-    KEY,
-    FakeGateway,
-    Reply,
-    Served,
-    guarded,
-    in_turn,
-    key_line,
-    serving,
-)
+from tests.kit.frontend import KEY, FakeGateway, Reply, Served, guarded, in_turn, key_line, serving
 from tests.kit.waiting import LIMIT_S, eventually
 
 CREATE = block("create")

@@ -11,13 +11,7 @@ import pytest
 from schemas.errors import Overloaded
 from schemas.events import OutputTokens
 from services.frontend.rollouts import turn_writer
-from tests.frontend.rollouts.token_turns import (
-    Agent,
-    Block,
-    TokenGateway,
-    rollout,
-    serving_two,
-)
+from tests.frontend.rollouts.token_turns import Agent, Block, TokenGateway, rollout, serving_two
 from tests.kit.bodies import MODEL, Json
 from tests.kit.events import Step
 from tests.kit.frontend import FakeTurn, Reply

@@ -18,12 +18,7 @@ from turnwire_tools.inspector.command import InspectorFlags, addresses, required
 from turnwire_tools.inspector.fold import Fold
 from turnwire_tools.inspector.recording import read
 from turnwire_tools.inspector.turns import Row
-from turnwire_tools.inspector.views import (
-    PromptSegment,
-    TurnView,
-    segments_of,
-    turn_view,
-)
+from turnwire_tools.inspector.views import PromptSegment, TurnView, segments_of, turn_view
 from turnwire_tools.tap.messages import line_of
 from turnwire_tools.tap.recorder import BusRecorder
 

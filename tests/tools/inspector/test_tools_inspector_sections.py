@@ -3,14 +3,7 @@
 import json
 from pathlib import Path
 
-from schemas.conversation import (
-    Call,
-    Conversation,
-    RawPrompt,
-    Reasoning,
-    Text,
-    ToolSpec,
-)
+from schemas.conversation import Call, Conversation, RawPrompt, Reasoning, Text, ToolSpec
 from schemas.events import PromptImage
 from schemas.token_ids import pack_ids
 from services.tokenization.detokenizer import Vocabulary

@@ -2,12 +2,7 @@
 
 import json
 
-from schemas.conversation import (
-    Call,
-    Client,
-    Conversation,
-    Text,
-)
+from schemas.conversation import Call, Client, Conversation, Text
 from tests.kit.conversations import user
 from tests.tools.inspector.by_hand import TOOLS, Bus, asked
 from turnwire_tools.inspector.views import session_view

@@ -6,13 +6,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from schemas.conversation import (
-    Conversation,
-    HostedTool,
-    Sampling,
-    ToolChoice,
-    ToolSpec,
-)
+from schemas.conversation import Conversation, HostedTool, Sampling, ToolChoice, ToolSpec
 from services.frontend.content.hosted_tools import hosted_spec
 from services.frontend.turns.hidden.deferred_tools import defer_tools, last_choice
 

@@ -4,14 +4,7 @@ from typing import Any
 
 import pytest
 
-from schemas.errors import (
-    ENGINE_DIED,
-    EngineFailed,
-    Invalid,
-    Overloaded,
-    TooLarge,
-    TurnwireError,
-)
+from schemas.errors import ENGINE_DIED, EngineFailed, Invalid, Overloaded, TooLarge, TurnwireError
 from services.worker.engine import EngineDied
 from services.worker.engines.remote.event_reader import BadAnswer
 from services.worker.engines.remote.vllm.dialect import VllmServer

@@ -1,4 +1,4 @@
-"""Deadlines, and the prompt core as a library."""
+"""Deadlines, refusals and texts at the service, and the prompt core as a library."""
 
 from pathlib import Path
 
