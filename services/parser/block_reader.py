@@ -100,10 +100,10 @@ class BlockReader:
     def skip(self, text: str) -> bool:
         """Adds text in a plain stretch to the open block, without the parser. Returns False, and
         changes nothing, for text that must be read."""
-        scanner = self.parser.scanner
-        if scanner.trigger is None or scanner.trigger(text) is not None:
+        stretch = self.parser.stretch
+        if stretch is None or stretch.trigger(text) is not None:
             return False
-        self.add_plain(escaped(text) if scanner.escape else text)
+        self.add_plain(escaped(text) if stretch.escape else text)
         return True
 
     def add_plain(self, text: str) -> None:
@@ -122,7 +122,7 @@ class BlockReader:
         parser = self.parser
         tokens = len(self._stream.ids)
         was_reasoning = parser.in_reasoning
-        if parser.scanner.trigger is not None:  # also the tokens that skipped the parser
+        if parser.stretch is not None:  # also the tokens that skipped the parser
             self._count(tokens - 1, reasoning=was_reasoning)
 
         events = parser.feed(text)

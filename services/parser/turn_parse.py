@@ -116,12 +116,12 @@ class TurnParse:
         read."""
         if not self._may_skip or self.ended or self.stream.log.held is not None:
             return
-        scanner = self.blocks.parser.scanner
+        stretch = self.blocks.parser.stretch
         stretches = self._detokenizer.stretches
-        if scanner.trigger is None or stretches is None or self._detokenizer.pending:
+        if stretch is None or stretches is None or self._detokenizer.pending:
             return
         self.blocks.count_reasoning()
-        self.fast = PlainPath(self.stream, stretches[scanner.trigger, scanner.escape])
+        self.fast = PlainPath(self.stream, stretches[stretch])
 
     def leave_fast_path(self) -> None:
         """Leaves the fast path and brings log and parser up to date."""

@@ -1,12 +1,11 @@
 """Caches the texts of single tokens in a plain stretch of a block. Pure.
 
-In a plain stretch (`Scanner.trigger`) a token's text either goes into the block unchanged, or must
-pass the reader. That depends only on the token and the trigger, and triggers are few, so that one
-table serves all turns."""
+In a `PlainStretch` a token's text either goes into the block, or must pass the reader. That depends
+only on the token and the stretch, and stretches are few, so that one table serves all turns."""
 
 from collections.abc import Sequence
 
-from services.families.grammar.scanner import Trigger, escaped
+from services.families.grammar.scanner import PlainStretch, escaped
 
 
 class PlainTexts(dict[int, str | None]):
@@ -14,11 +13,11 @@ class PlainTexts(dict[int, str | None]):
 
     __slots__ = ("_escape", "_texts", "_trigger")
 
-    def __init__(self, texts: Sequence[str | None], trigger: Trigger, escape: bool) -> None:
+    def __init__(self, texts: Sequence[str | None], stretch: PlainStretch) -> None:
         super().__init__()
         self._texts = texts
-        self._trigger = trigger
-        self._escape = escape
+        self._trigger = stretch.trigger
+        self._escape = stretch.escape
 
     def __missing__(self, token: int) -> str | None:
         if not 0 <= token < len(self._texts):
@@ -52,9 +51,8 @@ class PlainTexts(dict[int, str | None]):
         return "".join(map(self._texts.__getitem__, tokens))  # type: ignore[arg-type]
 
 
-class PlainStretches(dict[tuple[Trigger, bool], PlainTexts]):
-    """The `PlainTexts` of one family, by trigger and whether texts are escaped for JSON. Filled as
-    it is read."""
+class PlainStretches(dict[PlainStretch, PlainTexts]):
+    """The `PlainTexts` of one family. Filled as it is read."""
 
     __slots__ = ("texts",)
 
@@ -63,6 +61,6 @@ class PlainStretches(dict[tuple[Trigger, bool], PlainTexts]):
         super().__init__()
         self.texts = texts
 
-    def __missing__(self, key: tuple[Trigger, bool]) -> PlainTexts:
-        texts = self[key] = PlainTexts(self.texts, *key)
+    def __missing__(self, stretch: PlainStretch) -> PlainTexts:
+        texts = self[stretch] = PlainTexts(self.texts, stretch)
         return texts

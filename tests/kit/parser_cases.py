@@ -3,7 +3,7 @@ blocks."""
 
 import json
 import re
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,7 +14,7 @@ from schemas.conversation import ToolSpec
 from schemas.events import BlockEvent, BlockStart, BlockStop, Delta, FinishReason
 from services.families import TurnParser, open_parser
 from services.families.grammar.call_marker import CallReader
-from services.families.grammar.scanner import Scanner
+from services.families.grammar.scanner import Reader, Scanner
 from services.families.grammar.shapes import BLANKS
 from services.families.grammar.turn_state import CallOpener, TurnState
 from services.families.readers.json_values import Values
@@ -197,7 +197,7 @@ def problems(case: dict[str, Any], blocks: list[Block]) -> str | None:
     return None
 
 
-def drive(reading: Generator[None, None, R], scanner: Scanner, pieces: Iterable[str]) -> R:
+def drive(reading: Reader[R], scanner: Scanner, pieces: Iterable[str]) -> R:
     """Runs a reader over a scanner that gets `pieces` one by one and then ends; what it returns.
     The scanner gets all."""
     waiting = iter(pieces)

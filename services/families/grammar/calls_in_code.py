@@ -69,5 +69,4 @@ def _read_recorded(scanner: Scanner, reading: Reader[bool], start: int) -> Reade
             return bool(end.value), "".join(passed)
         passed.append(scanner.text[start : scanner.position])
         start = 0
-        scanner.trigger = None
-        yield
+        yield None

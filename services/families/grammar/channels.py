@@ -146,7 +146,7 @@ class Channels:
             is_known = limit is not None or len(scanner.text) >= before.end() + self._reach
             if scanner.final or (is_known and limit is not MORE):
                 return before[0], limit if isinstance(limit, MarkerMatch) else None
-            yield
+            yield None
 
     def _bare_header(
         self, turn: TurnState, text: str, first: bool, edge: _Edge | None

@@ -3,12 +3,12 @@
 from re import compile
 from typing import Final, TypeVar
 
-from services.families.grammar.scanner import Reader
+from services.families.grammar.scanner import PlainStretch, Reader
 from services.families.grammar.shapes import MORE, MarkerCut, MarkerMatch, Markers, More
 from services.families.grammar.turn_state import TurnState
 
 T = TypeVar("T")
-_NOTHING: Final = compile(r"(?!)").search
+_ALL_PLAIN: Final = PlainStretch(compile(r"(?!)").search)
 
 
 def read_prose(
@@ -30,6 +30,7 @@ def read_prose(
     it is dropped unless the model stopped.
     """
     scanner = turn.scanner
+    stretch = PlainStretch(running.trigger)
     while True:
         if turn.started:
             answer = _pass_prose(turn, running)
@@ -45,7 +46,7 @@ def read_prose(
             scanner.position = len(scanner.text)
             return None
         elif answer is MORE:
-            yield
+            yield None
         elif scanner.position < len(scanner.text):
             turn.quotes = turn.quotes or boundary.names(scanner.text, scanner.position)
             scanner.position += 1
@@ -53,11 +54,7 @@ def read_prose(
         elif scanner.final:
             return None
         else:
-            if turn.flowing:
-                scanner.trigger = running.trigger
-                scanner.escape = False
-            yield
-            scanner.trigger = None
+            yield stretch if turn.flowing else None
 
 
 def _marker_lost(turn: TurnState, cut: MarkerCut[T], tail: T | None) -> bool:
@@ -101,5 +98,4 @@ def read_verbatim(turn: TurnState) -> Reader[None]:
                 blocks.open("text", chars_to_end=len(scanner.text) - scanner.position)
             blocks.write(scanner.rest())
             scanner.position = len(scanner.text)
-            scanner.trigger = _NOTHING
-        yield
+        yield None if blocks.kind is None else _ALL_PLAIN

@@ -5,12 +5,15 @@ A reader is a generator. It looks at `scanner.text` from `scanner.position` on, 
 past what it has read, and yields when it needs more; after a yield the text has grown, or
 `scanner.final` is set. Text before `position` is discarded, so only the few characters that may
 become a marker are read twice.
+
+What a reader yields is the `PlainStretch` that it is in, if it holds nothing back: input that needs
+no reader. All other input must pass the reader, which then yields None.
 """
 
 from collections.abc import Callable, Generator
 from json.encoder import encode_basestring
 from re import Match, compile
-from typing import TypeAlias, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
 from schemas.events import BlockEvent, BlockKind, BlockStart, BlockStop, Delta, FinishReason
 from services.families.grammar.shapes import MORE, MarkerCut, MarkerMatch, Markers, Shape
@@ -20,9 +23,19 @@ T = TypeVar("T")
 _BLANKS = compile(r"[ \t\r\n]*+").match
 _NO_BLOCK = -1
 """In events that are held back: the block of text that belongs to none."""
-Reader: TypeAlias = Generator[None, None, R]
 Write: TypeAlias = Callable[[str], None]
-Trigger: TypeAlias = Callable[[str], Match[str] | None]
+Search: TypeAlias = Callable[[str], Match[str] | None]
+
+
+class PlainStretch(NamedTuple):
+    """A part of a block where most input is plain: without a match of `trigger` it goes into the
+    block as it is, or escaped for JSON if `escape`."""
+
+    trigger: Search
+    escape: bool = False
+
+
+Reader: TypeAlias = Generator[PlainStretch | None, None, R]
 
 
 def quoted(text: str) -> str:
@@ -41,12 +54,10 @@ class Scanner:
     __slots__ = (
         "_recorded_to",
         "_recording",
-        "escape",
         "final",
         "position",
         "reason",
         "text",
-        "trigger",
     )
 
     def __init__(self, text: str = "") -> None:
@@ -55,10 +66,6 @@ class Scanner:
         self.final = False
         self.reason = FinishReason.STOP
         """Why the input ended; meaningful once `final` is set."""
-        self.trigger: Trigger | None = None
-        """Set while a reader waits in plain text and holds nothing back. Text without a match goes
-        into the open block directly (escaped for JSON if `escape`) and bypasses the reader."""
-        self.escape = False
         self._recording: list[str] | None = None
         self._recorded_to = 0
 
@@ -112,12 +119,12 @@ class Scanner:
             passed += match[0]
             if self.position < len(self.text) or self.final:
                 return passed
-            yield
+            yield None
 
     def peek(self, count: int = 1) -> Reader[str]:
         """The next `count` characters; fewer at the end of the input."""
         while len(self.text) - self.position < count and not self.final:
-            yield
+            yield None
         return self.text[self.position : self.position + count]
 
     def match(self, *shapes: Shape) -> Reader[tuple[int, Match[str]] | None]:
@@ -133,7 +140,7 @@ class Scanner:
                     return number, answer
             else:
                 return None
-            yield
+            yield None
 
     def follows(self, *shapes: Shape) -> Reader[bool]:
         """Whether one of `shapes` matches here; passes over nothing."""
@@ -162,7 +169,7 @@ class Scanner:
             if isinstance(marker, MarkerCut) or (marker is MORE and self.final):
                 return None
             if marker is MORE:
-                yield
+                yield None
             else:
                 self.position += 1
 
@@ -192,7 +199,7 @@ class BlockWriter:
         self._parts: list[str] = []
         self.write: Write = self._parts.append
         """Adds text to the open block."""
-        self._find_stray_end: Trigger | None = None
+        self._find_stray_end: Search | None = None
         """Finds the end of a call at the end of text; set while events are held back, which then
         are `_events`."""
         self._ready: list[BlockEvent] = []
@@ -230,7 +237,7 @@ class BlockWriter:
         """Whether events are held back."""
         return self._find_stray_end is not None
 
-    def end_call(self, complete: bool, find_stray_end: Trigger | None, *, all_closed: bool) -> None:
+    def end_call(self, complete: bool, find_stray_end: Search | None, *, all_closed: bool) -> None:
         """Ends the open call. If it is not `all_closed` (its own closer is missing, or a value's),
         its end is held back to the end of the turn, with all that follows. The calls that are held
         back do not complete if `find_stray_end` finds the end of a call at the end of text after

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from schemas.events import BlockEvent, FinishReason
-from services.families.grammar.scanner import Reader
+from services.families.grammar.scanner import PlainStretch, Reader
 from services.families.grammar.turn_state import TurnState
 from services.families.tool_types import Tools
 
@@ -18,19 +18,21 @@ class TurnParser:
     split into calls of `feed`, a returned event is never revised, and no text raises an exception.
     """
 
-    __slots__ = ("_blocks", "_program", "_turn", "scanner")
+    __slots__ = ("_blocks", "_program", "_turn", "scanner", "stretch")
 
     def __init__(self, program: TurnGrammar, turn: TurnState, prefix: str = "") -> None:
         self._turn = turn
         self.scanner = turn.scanner
-        """Its `trigger` finds text that must be fed; see `count_passed`."""
+        self.stretch: PlainStretch | None = None
+        """The stretch that the turn is in: what is plain there need not be fed; see
+        `count_passed`."""
         self._blocks = turn.blocks
         self._program = program(turn)
         next(self._program, None)
         if prefix:
             self._read(prefix)
             turn.resume(prefix)
-        self.scanner.trigger = None  # the first feed returns the events so far
+        self.stretch = None  # the first feed returns the events so far
 
     @property
     def in_reasoning(self) -> bool:
@@ -70,8 +72,8 @@ class TurnParser:
         return self._blocks.drain()
 
     def count_passed(self, text: str) -> None:
-        """Counts text that the caller put into the open block itself, because the scanner's
-        `trigger` found nothing in it. Must be called before the next `feed` or `finish`."""
+        """Counts text that the caller put into the open block itself, because it is plain in
+        `stretch`. Must be called before the next `feed` or `finish`."""
         self._blocks.length += len(text)
         if self._blocks.kind != "tool_use":
             self._turn.code.add(text)
@@ -91,6 +93,5 @@ class TurnParser:
 
     def _read(self, text: str) -> None:
         self.scanner.extend(text)
-        next(self._program, None)
-        if self._blocks.is_buffering:
-            self.scanner.trigger = None
+        stretch = next(self._program, None)
+        self.stretch = None if self._blocks.is_buffering else stretch

@@ -13,7 +13,7 @@ from enum import Enum
 from re import compile
 from typing import Any, Final, TypeAlias, TypeVar
 
-from services.families.grammar.scanner import Reader, Scanner, Trigger, Write, escaped, quoted
+from services.families.grammar.scanner import PlainStretch, Reader, Scanner, Write, escaped, quoted
 from services.families.grammar.shapes import MORE, MarkerMatch, Markers
 from services.families.readers.numbers import number_text
 from services.families.readers.python_values import literal
@@ -286,7 +286,7 @@ def copy_text(
     markers: Markers[T],
     ends: Callable[[MarkerMatch[T], bool], bool],
     sink: ValueSink | BareValue,
-    trigger: Trigger | None,
+    stretch: PlainStretch | None,
     *,
     frame: bool = False,
     mentionable: Collection[T] = (),
@@ -295,8 +295,8 @@ def copy_text(
     the input's end.
 
     `ends` gets each marker once, after the text before it, and whether the text only mentions it
-    (a backtick follows), for meanings that are `mentionable`. `trigger` finds text that must pass
-    this reader; None: all must. `frame`: a line break on each side is left out.
+    (a backtick follows), for meanings that are `mentionable`. `stretch`: what is plain in the text;
+    None: all of it passes this reader. `frame`: a line break on each side is left out.
     """
     value = _FramedValue(sink) if frame else sink
     look = scanner.position
@@ -323,11 +323,7 @@ def copy_text(
             continue
         if scanner.final:
             return None
-        if trigger is not None and at < 0 and value.live:
-            scanner.trigger = trigger
-            scanner.escape = True
-        yield
-        scanner.trigger = None
+        yield stretch if at < 0 and value.live else None
         look = scanner.position
 
 

@@ -13,7 +13,7 @@ from json import dumps
 from re import compile, escape
 from typing import Any, ClassVar, Final
 
-from services.families.grammar.scanner import Reader, Scanner, Write, quoted
+from services.families.grammar.scanner import PlainStretch, Reader, Scanner, Write, quoted
 from services.families.grammar.shapes import END, MarkerMatch, Markers, Shape
 from services.families.readers.bare_text import QuotedCalls, StringSink, Tag, copy_text
 from services.families.readers.json_values import CONSTANTS, Values
@@ -24,7 +24,7 @@ _DAMAGED: Final = compile(r"""\A,|[:=](?! )|[{[<>|"']""").search
 """Finds what a text without its opening token cannot have: a piece of a token or key, a bracket."""
 _KEY: Final = compile(r"(?:\A\S?|[,>])\s*\w+\s*[:=]").search
 _LOOK_AHEAD: Final = 32
-_TRIGGER: Final = compile("<").search
+_STRETCH: Final = PlainStretch(compile("<").search, escape=True)
 
 
 class GemmaValues(Values):
@@ -86,9 +86,9 @@ class GemmaValues(Values):
                 tag = Tag.VALUE_START
             return not quoted_calls.add(tag) and tag is not Tag.CALL_END
 
-        trigger = _TRIGGER if live else None
+        stretch = _STRETCH if live else None
         while True:
-            marker = yield from copy_text(scanner, self._inside, ends, sink, trigger)
+            marker = yield from copy_text(scanner, self._inside, ends, sink, stretch)
             if marker is None or marker.meaning is Tag.FINAL_CALL_END:
                 return False
             scanner.position = marker.match.end()

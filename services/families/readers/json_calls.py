@@ -108,7 +108,7 @@ def _short_string(scanner: Scanner) -> Reader[str | None]:
         rest = scanner.text[scanner.position : scanner.position + _MAX_KEY]
         if scanner.final or len(rest) == _MAX_KEY or rest[:1] not in ("", '"', "'"):
             return None
-        yield
+        yield None
 
 
 class _DecodedValue:

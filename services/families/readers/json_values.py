@@ -10,7 +10,7 @@ import re
 from json import loads
 from typing import ClassVar, Final
 
-from services.families.grammar.scanner import Reader, Scanner, Trigger, Write, escaped
+from services.families.grammar.scanner import PlainStretch, Reader, Scanner, Search, Write, escaped
 from services.families.grammar.shapes import Shape
 from services.families.readers.numbers import number_text
 
@@ -29,9 +29,9 @@ CONSTANTS: Final = {
 }
 HEX: Final = re.compile(r"[0-9a-fA-F]+\Z")
 QUOTES: Final = ('"', "'")
-PLAIN: Final = {
-    quote: (re.compile(rf'[^{quote}"\\\x00-\x1f]*+'), re.compile(rf'[{quote}"\\\x00-\x1f]').search)
-    for quote in QUOTES
+PLAIN: Final = {quote: re.compile(rf'[^{quote}"\\\x00-\x1f]*+') for quote in QUOTES}
+_STRETCHES: Final = {
+    quote: PlainStretch(re.compile(rf'[{quote}"\\\x00-\x1f]').search) for quote in QUOTES
 }
 _FIRST_HALVES: Final = ("d8", "d9", "da", "db")
 _SECOND_HALVES: Final = ("dc", "dd", "de", "df")
@@ -98,7 +98,7 @@ class _Copy:
 class Values:
     """JSON, read leniently."""
 
-    find_stray_end: Trigger | None = None
+    find_stray_end: Search | None = None
     """Finds the end of a call at the end of text, if strings have no escapes."""
     openers: ClassVar[tuple[str, ...]] = ("{", "[")
     object: ClassVar[Shape] = Shape("{", then=('"', "}", "'"))
@@ -200,13 +200,14 @@ class Values:
                 word = scanner.text[scanner.position : end]
                 scanner.position = end
                 return word
-            yield
+            yield None
 
     def string(self, scanner: Scanner, write: Write, live: bool) -> Reader[bool]:
         """Copies a quoted string as it streams in."""
         quote = scanner.text[scanner.position]
         scanner.position += 1
-        plain, trigger = PLAIN[quote]
+        plain = PLAIN[quote]
+        stretch = _STRETCHES[quote] if live else None
         write('"')
         while True:
             match = plain.match(scanner.text, scanner.position)
@@ -218,11 +219,7 @@ class Values:
             if scanner.position == len(scanner.text):
                 if scanner.final:
                     return False
-                if live:
-                    scanner.trigger = trigger
-                    scanner.escape = False
-                yield
-                scanner.trigger = None
+                yield stretch
                 continue
             char = scanner.text[scanner.position]
             if char == "\\":

@@ -15,7 +15,7 @@ from json import loads
 from re import compile, escape
 from typing import Any, Final, NamedTuple
 
-from services.families.grammar.scanner import Reader, Trigger, quoted
+from services.families.grammar.scanner import PlainStretch, Reader, Search, quoted
 from services.families.grammar.shapes import END, MarkerMatch, Markers, Shape, with_meaning
 from services.families.grammar.turn_state import IS_CALL, CallOpener, CallReading, TurnState
 from services.families.readers.arguments import ArgumentWriter
@@ -85,15 +85,15 @@ class Nested:
         )
 
     @cached_property
-    def find_stray_end(self) -> Trigger:
+    def find_stray_end(self) -> Search:
         """Finds the end of a call at the end of text."""
         tag = escape(self.token) + "</"
         return compile(rf"{tag}[^<>]*>\s*{tag}invoke>(?:\s|{tag}tool_call>)*\Z").search
 
     @cached_property
-    def trigger(self) -> Trigger:
-        """Finds text in a string that must pass the reader."""
-        return compile(f"[{escape(self.token[0])}]").search
+    def stretch(self) -> PlainStretch:
+        """The text of a string."""
+        return PlainStretch(compile(escape(self.token[0])).search, escape=True)
 
 
 class _Content(NamedTuple):
@@ -159,9 +159,9 @@ class _Invocation:
         types = STRING if schema is None else types_of(schema, self._root)
         if types in _TEXTS:
             self._arguments.begin(key)
-            trigger = None if self._arguments.broken else self._grammar.trigger
+            stretch = None if self._arguments.broken else self._grammar.stretch
             sink = StringSink(self._arguments.write, nullable=types != STRING)
-            return (yield from self._string(key, sink, trigger))
+            return (yield from self._string(key, sink, stretch))
         value = yield from self._element(key, schema, 0)
         if value is None:
             return False
@@ -169,7 +169,7 @@ class _Invocation:
         self._arguments.write(value)
         return True
 
-    def _string(self, key: str, sink: StringSink, trigger: Trigger | None) -> Reader[bool]:
+    def _string(self, key: str, sink: StringSink, stretch: PlainStretch | None) -> Reader[bool]:
         """Reads a value that is text up to its own closer; returns False if the input ends in
         it."""
         scanner = self._turn.scanner
@@ -188,7 +188,7 @@ class _Invocation:
             return False
 
         tag = yield from copy_text(
-            scanner, self._grammar.inside, ends, sink, trigger, mentionable=MENTIONABLE
+            scanner, self._grammar.inside, ends, sink, stretch, mentionable=MENTIONABLE
         )
         if tag is None:
             return False

@@ -18,7 +18,7 @@ from re import Match, compile, escape
 from typing import Any, Final
 
 from services.families.grammar.call_marker import CallMarker
-from services.families.grammar.scanner import Reader, Trigger
+from services.families.grammar.scanner import PlainStretch, Reader, Search
 from services.families.grammar.shapes import END, MarkerMatch, Markers, Shape, with_meaning
 from services.families.grammar.turn_state import (
     IS_CALL,
@@ -193,7 +193,7 @@ class Parameters:
         return "".join(closer[0] + closer[-1] for closer in self.parameter_closers)
 
     @cached_property
-    def find_stray_end(self) -> Trigger:
+    def find_stray_end(self) -> Search:
         """Finds a parameter after another one in text, or the end of a call at the end of text."""
         closes = "|".join(Shape(text).pattern for text in self.parameter_closers)
         ends = "|".join(Shape(text).pattern for text in self.call_closers)
@@ -210,13 +210,13 @@ class Parameters:
         return find
 
     @cached_property
-    def trigger(self) -> Trigger:
-        """Finds text in a value that must pass the reader."""
+    def stretch(self) -> PlainStretch:
+        """The text of a value."""
         parameter_markers = (*self.parameter_tags, *self.parameter_closers)
         markers = (*parameter_markers, *self.call_closers, *self.call_tags)
         first = "".join(sorted({escape(marker[0]) for marker in markers}))
         ending = r"|\n\Z" if self.frame else ""
-        return compile(f"[{first}]{ending}").search
+        return PlainStretch(compile(f"[{first}]{ending}").search, escape=True)
 
 
 def _opens_any(openers: Iterable[str], head: str) -> bool:
@@ -421,14 +421,14 @@ class _Arguments:
         grammar = self.grammar
         scanner = self.turn.scanner
         end = _ValueEnd(grammar, self._shown, opening, sink)
-        trigger = None if self._written.broken else grammar.trigger
+        stretch = None if self._written.broken else grammar.stretch
         value = BareValue(sink, grammar.edges) if bare else sink
         tag = yield from copy_text(
             scanner,
             grammar.inside,
             end.is_at,
             value,
-            trigger,
+            stretch,
             frame=grammar.frame,
             mentionable=MENTIONABLE,
         )

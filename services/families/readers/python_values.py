@@ -3,7 +3,7 @@
 import re
 from typing import ClassVar, Final
 
-from services.families.grammar.scanner import Reader, Scanner, Write, escaped, quoted
+from services.families.grammar.scanner import PlainStretch, Reader, Scanner, Write, escaped, quoted
 from services.families.grammar.shapes import BLANKS
 from services.families.readers.json_values import (
     HEX,
@@ -30,9 +30,8 @@ _SIMPLE: Final = {
     "0": "\0",
     "\n": "",
 }
-_PLAIN_PYTHON: Final = {
-    quote: (plain, re.compile(rf'[{quote}"\\\x00-\x1f=]').search)
-    for quote, (plain, _) in PLAIN.items()
+_STRETCHES: Final = {
+    quote: PlainStretch(re.compile(rf'[{quote}"\\\x00-\x1f=]').search) for quote in QUOTES
 }
 """Text after `=` must pass the reader, too."""
 _GOES_ON: Final = re.compile(r"""\s*(?:[+*%]|[rbfuRBFU]{0,2}['"]|\.\w+\()""").match
@@ -113,7 +112,8 @@ class PythonValues(Values):
             scanner.position += 3
             return True
         quote = yield from self._opening(scanner)
-        plain, trigger = _PLAIN_PYTHON[quote[0]]
+        plain = PLAIN[quote[0]]
+        stretch = _STRETCHES[quote[0]] if live else None
         inner = _InnerQuotes(quote, strict=strict)
         next_counts = ("", "=", quote[0])
         """Texts after which the next character counts."""
@@ -130,11 +130,7 @@ class PythonValues(Values):
             if scanner.position == len(scanner.text):
                 if scanner.final:
                     return False
-                if live and last not in next_counts:
-                    scanner.trigger = trigger
-                    scanner.escape = False
-                yield
-                scanner.trigger = None
+                yield None if last in next_counts else stretch
                 continue
             char = scanner.text[scanner.position]
             if char == "\\":

@@ -3,14 +3,17 @@ arguments."""
 
 from dataclasses import dataclass
 from functools import cached_property
-from re import compile, escape
+from re import compile
+from typing import Final
 
-from services.families.grammar.scanner import Reader, Trigger, quoted
+from services.families.grammar.scanner import PlainStretch, Reader, quoted
 from services.families.grammar.shapes import END, MarkerMatch, Markers, Shape
 from services.families.grammar.turn_state import IS_CALL, CallOpener, CallReading, TurnState
 from services.families.readers.bare_text import StringSink, copy_text
 from services.families.readers.json_calls import Form, JsonCalls
 from services.families.tool_types import STRING, Tools
+
+_STRETCH: Final = PlainStretch(compile(r"\n").search, escape=True)
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,7 @@ class TextCall:
         turn.open_call(name)
         turn.blocks.write("{" + quoted(key) + ": ")
         sink = StringSink(turn.blocks.write)
-        end = yield from copy_text(scanner, self._ends, _ends, sink, self._trigger)
+        end = yield from copy_text(scanner, self._ends, _ends, sink, _STRETCH)
         if end is not None:
             yield from scanner.match(Shape("{ws}" + self.close))
             sink.end()
@@ -52,10 +55,6 @@ class TextCall:
     @cached_property
     def _ends(self) -> Markers[None]:
         return Markers([(Shape("\n" + self.close, then=(*self.openers, END)), None)])
-
-    @cached_property
-    def _trigger(self) -> Trigger:
-        return compile(escape("\n")).search
 
 
 def _only_string(tools: Tools, name: str) -> str:
