@@ -36,6 +36,7 @@ from services.frontend.rollouts.rollouts import Rollouts
 from services.frontend.stored.memory import MemoryStore, StoreLimits
 from services.frontend.stored.shared import SharedStore
 from services.frontend.turns.admission import Admission
+from services.frontend.turns.cancel_scope import reason_of
 from services.frontend.turns.conversation_limits import ConversationLimits
 from services.frontend.turns.hidden.memory import HiddenMemory
 from services.frontend.turns.interfaces import Admitted, CancelReason, OpenTurn, Pipeline, TurnSink
@@ -113,6 +114,7 @@ class FakeGateway:
         self.hold: asyncio.Event | None = None
         self.opening = asyncio.Event()
         self.open_cancelled = asyncio.Event()
+        self.open_cancelled_for: CancelReason | None = None
         self.turns: list[FakeTurn] = []
         self.counted: list[Conversation] = []
         self.tokenized: list[tuple[str, str | None, Conversation | None, bool]] = []
@@ -133,7 +135,8 @@ class FakeGateway:
             if self.hold is not None:
                 await self.hold.wait()
             await self.on_turn(turn)
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as error:
+            self.open_cancelled_for = reason_of(error)
             self.open_cancelled.set()
             raise
         turn.player = asyncio.get_running_loop().create_task(turn.play(self.steps_of(turn)))

@@ -31,6 +31,7 @@ from services.frontend.gateway.turn_table import TurnTable
 from services.frontend.media.image_reader import RequestImages
 from services.frontend.models.catalog import ModelCatalog
 from services.frontend.peers import Peers
+from services.frontend.turns.cancel_scope import reason_of
 from services.frontend.turns.interfaces import Admitted, OpenTurn, TurnGateway, TurnSink
 from services.runtime.config.frontend import FrontendConfig
 from services.runtime.process import Process
@@ -77,8 +78,8 @@ class BusGateway(TurnGateway):
         turn.placing.task = opening
         try:
             await asyncio.wait([opening])
-        except asyncio.CancelledError:
-            self.turns.cancel(turn, "hangup")
+        except asyncio.CancelledError as error:
+            self.turns.cancel(turn, reason_of(error))
             raise
         if opening.cancelled():
             raise _reason_of_end(turn)

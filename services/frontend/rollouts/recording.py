@@ -29,6 +29,7 @@ from services.frontend.rollouts.rollouts import Rollouts
 from services.frontend.rollouts.turn_recorder import TurnRecorder
 from services.frontend.rollouts.turn_writer import TurnWriter
 from services.frontend.rollouts.view import RolloutView
+from services.frontend.turns.cancel_scope import CancelScope
 from services.frontend.turns.interfaces import (
     Admitted,
     CancelReason,
@@ -123,8 +124,8 @@ class RecordedTurn(TurnSink):
         self._record = TurnRecorder(id, conversation, model, time.time())
         self._turn: OpenTurn | None = None
         """None until it is open."""
-        self._opening = asyncio.timeout(None)
-        """Expires if the rollout is aborted while the turn is opened."""
+        self._opening = CancelScope()
+        """Cancelled if the rollout is aborted while the turn is opened."""
         self._aborted = ""
         """Why its rollout cancels it; "": it does not."""
         self._is_recorded = False
@@ -135,22 +136,19 @@ class RecordedTurn(TurnSink):
         """Opens the turn, as `TurnGateway.open`."""
         self._recording.add_turn(self._view.rollout.id, self)
         try:
-            async with self._opening:
+            with self._opening:
                 await self._begin()
                 self._turn = await self._recording.gateway.open(
                     self._admitted, self, turn_id=self._id
                 )
-        except TimeoutError:
-            if not self._opening.expired():
-                self._fail("refused")
-                raise
-            raise ended_error(self._aborted) from None
         except asyncio.CancelledError:
             self._fail("cancelled")
             raise
         except Exception:
             self._fail("refused")
             raise
+        if self._turn is None:
+            raise ended_error(self._aborted)
         if self._aborted:  # just before the turn was open
             self._turn.cancel("failed")
             raise ended_error(self._aborted)
@@ -210,7 +208,7 @@ class RecordedTurn(TurnSink):
         self._fail("aborted")
         self._aborted = why
         if self._turn is None:
-            self._opening.reschedule(0.0)
+            self._opening.cancel("failed")
         else:
             self._turn.cancel("failed")
             self._sink.push([Failed(ended_error(why).info)])

@@ -21,6 +21,7 @@ from schemas.conversation import Conversation
 from schemas.errors import ContextOverflow, ErrorKind, TimedOut, TurnwireError
 from schemas.events import Prepared, TurnEvent
 from services.frontend.turns.answer_record import AnswerRecord
+from services.frontend.turns.cancel_scope import CancelScope, reason_of
 from services.frontend.turns.interfaces import (
     Admitted,
     CancelReason,
@@ -170,22 +171,20 @@ class RunningAnswer:
         """Opens every turn and starts the answer. A stream that its first events have started
         survives the deadline: `_finish` ends it with an error."""
         self._until_opening.reschedule(None)
-        try:
-            async with asyncio.timeout_at(self._deadline):
-                if len(admitted.choices) == 1:
-                    opened = [await self._open_turn(admitted, sink)]
-                else:
-                    opened = await self._open_choices(admitted, sink)
-                self._open_turns = opened
+        with CancelScope(self._deadline) as scope:
+            if len(admitted.choices) == 1:
+                opened = [await self._open_turn(admitted, sink)]
+            else:
+                opened = await self._open_choices(admitted, sink)
+            self._open_turns = opened
 
-                images = admitted.choices[0].images
-                if images is not None:
-                    images.release()
-                self._count_prompts(opened)
-                sink.begin([turn.prepared for turn in opened])
-        except TimeoutError:
-            if not sink.started:
-                raise _timed_out() from None
+            images = admitted.choices[0].images
+            if images is not None:
+                images.release()
+            self._count_prompts(opened)
+            sink.begin([turn.prepared for turn in opened])
+        if scope.reason == "timeout" and not sink.started:
+            raise _timed_out()
 
     async def _open_turn(self, admitted: AdmittedAnswer, sink: AnswerSink) -> OpenTurn:
         """Opens the only turn, with a shorter conversation if it must and may be."""
@@ -210,12 +209,13 @@ class RunningAnswer:
                 tasks.append(asyncio.create_task(opening))
                 await asyncio.sleep(0)  # each may encode megabytes
             return await asyncio.gather(*tasks)
-        except BaseException:
+        except BaseException as error:
+            reason = reason_of(error)
             for task in tasks:
-                task.cancel()
+                task.cancel(reason)
             for turn in await asyncio.gather(*tasks, return_exceptions=True):
                 if not isinstance(turn, BaseException):
-                    turn.cancel("hangup")
+                    turn.cancel(reason)
             raise
 
     def _count_prompts(self, opened: Sequence[OpenTurn]) -> None:

@@ -130,8 +130,8 @@ class TurnGateway(Protocol):
     async def open(self, admitted: Admitted, sink: TurnSink, *, turn_id: str) -> OpenTurn:
         """Starts a turn; returns once the prompt is ready and a worker has it.
 
-        Cancelling the task that awaits this cancels the turn. Raises TurnwireError if the turn
-        cannot start.
+        Cancelling the task that awaits this cancels the turn, for `cancel_scope.reason_of`. Raises
+        TurnwireError if the turn cannot start.
         """
         ...
 

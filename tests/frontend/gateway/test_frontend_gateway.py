@@ -1,9 +1,10 @@
-"""The gateway in a drain: turns that wait or resume end at once, and none is requested."""
+"""The gateway ends turns that are being opened: in a drain, and for the reason of a cancellation."""
 
 import asyncio
 
 import pytest
 
+from schemas.control import Cancel
 from schemas.errors import Unavailable
 from services.frontend.gateway.gateway import BusGateway
 from tests.kit.gateway import ASKED, Stage
@@ -48,6 +49,18 @@ async def test_turn_that_resumes_is_not_requested_where_the_drain_is_cut(stage: 
     await asyncio.wait_for(asyncio.gather(*stage.process.tasks, return_exceptions=True), LIMIT_S)
     assert sink.kinds == ["BlockStart", "Failed"]
     assert len(stage.process.bus.requests) == 1
+
+
+@pytest.mark.parametrize("message", ["timeout", "failed", None])
+async def test_turn_is_cancelled_for_the_reason_of_its_opening(
+    stage: Stage, message: str | None
+) -> None:
+    _, opening = await stage.begin("a")
+    opening.cancel(message)
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+    (cancel,) = stage.process.published_of(Cancel)
+    assert cancel.reason == (message or "hangup")
 
 
 async def test_a_draining_frontend_is_not_ready() -> None:

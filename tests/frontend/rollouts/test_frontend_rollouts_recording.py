@@ -113,6 +113,7 @@ async def test_abort_ends_open_turns(served: Served, gateway: TokenGateway, when
     assert "aborted" in refused.json["error"]["message"]
     if when == "opening":
         await gateway.open_cancelled.wait()
+        assert gateway.open_cancelled_for == "failed"
     else:
         await gateway.turns[-1].cancel_seen.wait()
     assert await agent.missing() == ["aborted"]

@@ -102,7 +102,7 @@ async def test_timeout_after_the_start_is_an_event_of_the_stream(
     assert '"text":"so"' in body
     last = body.rstrip().rpartition("\n\n")[2]
     assert last.startswith('event: error\ndata: {"type":"error","error":{"type":"timeout_error"')
-    assert served.gateway.open_cancelled.is_set()
+    assert served.gateway.open_cancelled_for == "timeout"
     assert served.lines[-1]["outcome"] == "timed_out"
 
 
@@ -113,3 +113,4 @@ async def test_hangup_after_the_start_cancels_the_opening(returns: asyncio.Event
         await asyncio.wait_for(served.gateway.open_cancelled.wait(), LIMIT_S)
         await eventually(lambda: bool(served.lines))
     assert served.lines[-1]["outcome"] == "hangup"
+    assert served.gateway.open_cancelled_for == "hangup"

@@ -174,7 +174,7 @@ class HostedAnswer(TurnSink):
         """Stops the answer as `OpenTurn.cancel`."""
         self._is_over = True
         if self._task is not None:
-            self._task.cancel()
+            self._task.cancel(reason)
         if self._turn is not None:
             self._turn.cancel(reason)
             self._turn = None

@@ -1,0 +1,64 @@
+"""Cancels what a task does with a reason, which other processes get with the cancellation of its
+turn."""
+
+import asyncio
+from types import TracebackType
+from typing import get_args
+
+from services.frontend.turns.interfaces import CancelReason
+
+_REASONS = get_args(CancelReason)
+
+
+class CancelScope:
+    """Code of a task that can be cancelled, as in `asyncio.timeout`, but with a reason. The code
+    after the scope goes on, and finds the reason in it."""
+
+    def __init__(self, deadline: float | None = None) -> None:
+        """`deadline`: the loop's time at which the scope is cancelled; None: never."""
+        self.reason: CancelReason | None = None
+        """Why it was cancelled; None: it was not."""
+        self._deadline = deadline
+        self._timer: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[object] | None = None
+        """The task that is in the scope."""
+        self._outer_requests = 0
+        """The task's requests of cancellation before it entered the scope."""
+
+    def cancel(self, reason: CancelReason) -> None:
+        """Cancels the code in the scope. Does nothing before and after it, and the second time."""
+        if self._task is not None and self.reason is None:
+            self.reason = reason
+            self._task.cancel(reason)
+
+    def __enter__(self) -> "CancelScope":
+        task = asyncio.current_task()
+        assert task is not None
+        self._task = task
+        self._outer_requests = task.cancelling()
+        if self._deadline is not None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_at(self._deadline, self.cancel, "timeout")
+        return self
+
+    def __exit__(
+        self, _kind: object, error: BaseException | None, _traceback: TracebackType | None
+    ) -> bool:
+        """Ends a cancellation by this scope, unless the task was also cancelled by others."""
+        task = self._task
+        self._task = None
+        if self._timer is not None:
+            self._timer.cancel()
+        if task is None or self.reason is None:
+            return False
+        is_only_request = task.uncancel() <= self._outer_requests
+        return is_only_request and isinstance(error, asyncio.CancelledError)
+
+
+def reason_of(error: BaseException) -> CancelReason:
+    """Returns the reason to cancel the turns of an answer that ends with this error: the message of
+    the cancellation, "hangup" if it has none, or "failed" for another error."""
+    if not isinstance(error, asyncio.CancelledError):
+        return "failed"
+    message = error.args[0] if error.args else None
+    return next((reason for reason in _REASONS if reason == message), "hangup")
