@@ -2,6 +2,7 @@
 workers read."""
 
 import asyncio
+import gc
 from typing import Any
 
 import msgspec
@@ -10,13 +11,14 @@ from msgspec import Raw
 
 from schemas.control import Heartbeat, ModelCard
 from schemas.conversation import Sampling
-from schemas.errors import DEADLINE_PASSED, TimedOut, Unavailable
+from schemas.errors import DEADLINE_PASSED, Overloaded, TimedOut, Unavailable
 from schemas.events import PromptImage
 from schemas.requests import GenerateReply, GenerateRequest, decode_generate
 from schemas.token_ids import pack_ids
 from services.preprocessor.routing.worker_links import (
     UNANSWERED_IMAGES,
     UNANSWERED_REQUESTS,
+    Unanswered,
     encoded_for,
 )
 from tests.kit.clock import LoopClock
@@ -77,6 +79,22 @@ async def test_turn_that_waits_for_a_worker_that_leaves_is_not_sent_there() -> N
     assert sending.bus.workers == UNANSWERED_REQUESTS * ["worker-a"]
     for task in tasks:
         task.cancel()
+
+
+async def test_nothing_is_kept_of_a_worker_that_left_before_its_offer() -> None:
+    sending = Sending("a", "b")
+    sending.bus.replies |= {"worker-a": None, "worker-b": None}
+    task = await sending.sending(sending.turn("t"))
+    for name in ("worker-a", "worker-b"):
+        sending.registry.receive(Heartbeat("worker", name, leaving=True), sending.now())
+    (first,) = sending.bus.workers
+    sending.bus.reply(GenerateReply(first, Overloaded("no room").info))
+
+    assert isinstance(await failure_of(task), Unavailable)
+    assert sending.bus.workers == [first]
+    del task
+    gc.collect()
+    assert not [kept for kept in gc.get_objects() if isinstance(kept, Unanswered)]
 
 
 async def test_turn_is_not_sent_after_its_deadline(loop_clock: LoopClock) -> None:

@@ -12,7 +12,6 @@
 
 import asyncio
 import time
-from collections import defaultdict
 from contextlib import AbstractAsyncContextManager, nullcontext
 
 import msgspec
@@ -42,7 +41,7 @@ _encode = msgspec.json.Encoder().encode
 _reply = msgspec.json.Decoder(GenerateReply)
 
 
-class _Unanswered:
+class Unanswered:
     """Bounds the requests that one worker has not answered."""
 
     def __init__(self) -> None:
@@ -59,14 +58,14 @@ class WorkerLinks:
 
     def __init__(self, process: Process) -> None:
         self._process = process
-        self._unanswered: defaultdict[str, _Unanswered] = defaultdict(_Unanswered)
-        """The requests of each worker."""
+        self._unanswered: dict[str, Unanswered] = {}
+        """The requests of each living worker."""
         process.registry.on_leave.append(self._process_left)
 
     async def offer(self, worker: str, request: GenerateRequest, deadline: float) -> GenerateReply:
         """Sends a turn's request to a worker, which has the time until `deadline` (of the loop).
         Returns the reply. Raises as `ask_worker`, but for Unavailable, which is a refusal."""
-        unanswered = self._unanswered[worker]
+        unanswered = self._unanswered_of(worker)
         try:
             async with unanswered.images_of(request), unanswered.all:
                 if self._process.registry.get("worker", worker) is None:
@@ -78,6 +77,15 @@ class WorkerLinks:
             # rare: the worker that a turn was sent to is gone
             gone = Unavailable("the worker that was asked is gone", retry_after_s=RETRY_AFTER_S)
             return GenerateReply(worker, gone.info)
+
+    def _unanswered_of(self, worker: str) -> Unanswered:
+        unanswered = self._unanswered.get(worker)
+        if unanswered is None:
+            unanswered = Unanswered()
+            # Of a worker that has left, nothing would remove it.
+            if self._process.registry.get("worker", worker) is not None:
+                self._unanswered[worker] = unanswered
+        return unanswered
 
     def _process_left(self, heartbeat: Heartbeat) -> None:
         self._unanswered.pop(heartbeat.id, None)
