@@ -66,7 +66,7 @@ class PreprocessorConfig(LedgerStoreConfig, StageConfig):
     """Library that renders the chat template; `auto`: minijinja if its texts are equal for this
     template, else Jinja."""
     prompt_cache_mb: Count = 64
-    """Memory in MiB for tools, encoded text and the last prompts of sessions, each
+    """Memory in MiB for tools, grammars, encoded text and the last prompts of sessions, each
     (docs/prompts.md)."""
     router_overlap_weight: Amount = 1.0
     """Routing: cost of a prompt token that is not in a worker's KV cache; 0: ignore the caches."""
