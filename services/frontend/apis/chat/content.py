@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from typing_extensions import override
-
 from schemas.conversation import Media, Reasoning, Text
 from schemas.errors import Invalid
 from services.frontend.apis.chat import wire
@@ -18,7 +16,7 @@ from services.frontend.apis.shared.content import (
 )
 from services.frontend.apis.shared.decode import tags_of
 from services.frontend.apis.shared.unknown_parts import (
-    RequestParts,
+    UnknownParts,
     elements,
     is_unknown_question,
     members,
@@ -29,16 +27,13 @@ from services.frontend.content.pdf_document import make_document
 _KNOWN = frozenset(tags_of(wire.Part))
 
 
-class ChatParts(RequestParts):
-    """Replaces the unknown content parts of a request."""
-
-    @override
-    def replace_all(self, body: bytes) -> bytes:
-        messages = elements(members(body).get("messages"))
-        known = [self.replace_in(message, "content", _KNOWN) for message in messages]
-        if messages and is_unknown_question(messages[-1], _KNOWN):
-            known[-1] = messages[-1]
-        return bytes(with_member(body, "messages", known))
+def without_unknown_parts(body: bytes, unknown: UnknownParts) -> bytes:
+    """A request with unknown content parts replaced."""
+    messages = elements(members(body).get("messages"))
+    replaced = [unknown.replace_in(message, "content", _KNOWN) for message in messages]
+    if messages and is_unknown_question(messages[-1], _KNOWN):
+        replaced[-1] = messages[-1]
+    return bytes(with_member(body, "messages", replaced))
 
 
 def content_parts(content: wire.Content | None, field_path: str) -> list[Text | Media | Reasoning]:

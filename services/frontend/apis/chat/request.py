@@ -13,7 +13,7 @@ from typing_extensions import override
 from schemas.conversation import Conversation, Message, OutputFormat, Thinking, ToolSpec
 from schemas.errors import Invalid
 from services.frontend.apis.chat import tools, wire
-from services.frontend.apis.chat.content import ChatParts
+from services.frontend.apis.chat.content import without_unknown_parts
 from services.frontend.apis.chat.history import ChatHistoryReader
 from services.frontend.apis.chat.render import (
     ChatCollector,
@@ -41,6 +41,7 @@ from services.frontend.apis.shared.sampling_fields import (
     openai_hints,
     openai_sampling,
 )
+from services.frontend.apis.shared.unknown_parts import UnknownParts
 from services.frontend.turns.interfaces import (
     ApiDialect,
     Collector,
@@ -261,11 +262,15 @@ class ChatBodies(BodyDecoder[wire.ChatBody, ToolList]):
     """Decodes the bodies of Chat Completions."""
 
     def __init__(self) -> None:
-        super().__init__(wire.ChatBody, ChatParts)
+        super().__init__(wire.ChatBody)
 
     @override
     def _read_tools(self, data: bytes) -> ToolList:
         return tools.read_tools(data)
+
+    @override
+    def _without_unknown(self, data: bytes, unknown: UnknownParts) -> bytes:
+        return without_unknown_parts(data, unknown)
 
     @override
     def _explain(self, body: bytes, message: str) -> Invalid:

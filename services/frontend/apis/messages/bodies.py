@@ -5,10 +5,11 @@ from typing_extensions import override
 
 from schemas.errors import Invalid
 from services.frontend.apis.messages import wire
-from services.frontend.apis.messages.content import MessagesBlocks
+from services.frontend.apis.messages.content import without_unknown_blocks
 from services.frontend.apis.messages.errors import explain, extra_input
 from services.frontend.apis.messages.tools import MessagesTools, read_tools
 from services.frontend.apis.shared.decode import BodyDecoder
+from services.frontend.apis.shared.unknown_parts import UnknownParts
 from services.frontend.http.bodies import is_large
 
 
@@ -30,7 +31,7 @@ class MessagesBodies(BodyDecoder[wire.MessagesBody, MessagesTools]):
 
     def __init__(self, served: frozenset[str]) -> None:
         """`served`: the kinds of hosted tools that this server runs."""
-        super().__init__(wire.MessagesBody, MessagesBlocks)
+        super().__init__(wire.MessagesBody)
         self._served = served
 
     def read(self, data: bytes) -> DecodedBody:
@@ -41,6 +42,10 @@ class MessagesBodies(BodyDecoder[wire.MessagesBody, MessagesTools]):
     @override
     def _read_tools(self, data: bytes) -> MessagesTools:
         return read_tools(data, self._served)
+
+    @override
+    def _without_unknown(self, data: bytes, unknown: UnknownParts) -> bytes:
+        return without_unknown_blocks(data, unknown)
 
     @override
     def _explain(self, body: bytes, message: str) -> Invalid:

@@ -7,7 +7,6 @@ from typing import TypeAlias
 
 import msgspec
 from msgspec import Raw
-from typing_extensions import override
 
 from schemas.conversation import Media, ResultPart, Text, ToolReference
 from schemas.errors import Invalid
@@ -22,7 +21,7 @@ from services.frontend.apis.shared.content import (
 )
 from services.frontend.apis.shared.decode import tags_of
 from services.frontend.apis.shared.unknown_parts import (
-    RequestParts,
+    UnknownParts,
     elements,
     is_unknown_question,
     members,
@@ -52,34 +51,33 @@ _BLOCKS_WITHIN = {
 _DOCUMENT_BLOCKS = frozenset({"text", "image"})
 
 
-class MessagesBlocks(RequestParts):
-    """Replaces the unknown blocks of a request."""
+def without_unknown_blocks(body: bytes, unknown: UnknownParts) -> bytes:
+    """A request with unknown content blocks replaced."""
+    body = bytes(unknown.replace_in(Raw(body), "system", _BLOCKS))
+    messages = elements(members(body).get("messages"))
+    replaced = [_with_known_content(message, _BLOCKS, unknown) for message in messages]
+    if messages and is_unknown_question(messages[-1], _BLOCKS):
+        replaced[-1] = messages[-1]
+    return bytes(with_member(body, "messages", replaced))
 
-    @override
-    def replace_all(self, body: bytes) -> bytes:
-        body = bytes(self.replace_in(Raw(body), "system", _BLOCKS))
-        messages = elements(members(body).get("messages"))
-        known = [self._known_content(message, _BLOCKS) for message in messages]
-        if messages and is_unknown_question(messages[-1], _BLOCKS):
-            known[-1] = messages[-1]
-        return bytes(with_member(body, "messages", known))
 
-    def _known_content(self, holder: Raw, known: Collection[str]) -> Raw:
-        """An object with known blocks in its `content`, and in theirs."""
-        holder = self.replace_in(holder, "content", known)
-        blocks = elements(members(holder).get("content"))
-        if not blocks:
-            return holder
-        return with_member(holder, "content", [self._known_within(block) for block in blocks])
+def _with_known_content(holder: Raw, known: Collection[str], unknown: UnknownParts) -> Raw:
+    """An object with known blocks in its `content`, and in theirs."""
+    holder = unknown.replace_in(holder, "content", known)
+    blocks = elements(members(holder).get("content"))
+    if not blocks:
+        return holder
+    return with_member(holder, "content", [_with_known_blocks(block, unknown) for block in blocks])
 
-    def _known_within(self, block: Raw) -> Raw:
-        kind = part_type(block)
-        if kind in _BLOCKS_WITHIN:
-            return self._known_content(block, _BLOCKS_WITHIN[kind])
-        source = members(block).get("source")
-        if kind != "document" or source is None or part_type(source) != "content":
-            return block
-        return with_member(block, "source", self.replace_in(source, "content", _DOCUMENT_BLOCKS))
+
+def _with_known_blocks(block: Raw, unknown: UnknownParts) -> Raw:
+    kind = part_type(block)
+    if kind in _BLOCKS_WITHIN:
+        return _with_known_content(block, _BLOCKS_WITHIN[kind], unknown)
+    source = members(block).get("source")
+    if kind != "document" or source is None or part_type(source) != "content":
+        return block
+    return with_member(block, "source", unknown.replace_in(source, "content", _DOCUMENT_BLOCKS))
 
 
 def plain_parts(block: wire.Block | wire.ResultBlock, field_path: str) -> list[Text | Media] | None:

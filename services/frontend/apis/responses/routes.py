@@ -25,7 +25,6 @@ from services.frontend.apis.responses.state.running_responses import (
     RUNNING_RESPONSES,
     RunningResponses,
 )
-from services.frontend.apis.responses.state.sealing import Sealers
 from services.frontend.apis.responses.state.socket.connections import Connections
 from services.frontend.apis.shared.api import (
     WEATHER_PARAMETERS,
@@ -77,11 +76,10 @@ class ResponsesRoutes:
         """Raises OSError where the sealing key cannot be read."""
         config = setup.config
         store = setup.store
-        sealers = Sealers(config.seal_key_file)
         self._turns = setup.turns
         self._store = store
         self._responses = Responses(config.served_tools)
-        self._reader = RequestReader(self._responses, store, sealers, setup.turns)
+        self._reader = RequestReader(self._responses, store, setup.turns)
         self._background = Background(store, setup.turns, setup.callers)
         self._connections = Connections(self._reader, setup.callers)
         self.running = RunningResponses(store, self._background, self._connections)

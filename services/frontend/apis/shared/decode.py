@@ -12,7 +12,7 @@ from schemas.conversation import Conversation, Text, ToolSpec
 from schemas.errors import Invalid
 from services.frontend.apis.shared.field_types import FORMS, NULL
 from services.frontend.apis.shared.surrogates import decode_mended, mend_surrogates
-from services.frontend.apis.shared.unknown_parts import RequestParts
+from services.frontend.apis.shared.unknown_parts import UnknownParts
 from services.frontend.apis.shared.validation import UnknownValue, parse_message
 from services.runtime.caches.memo import Memo
 
@@ -182,8 +182,7 @@ class BodyDecoder(ABC, Generic[B, L]):
     """Decodes the request bodies of one API. `tools`, which a session repeats in every request, are
     read once."""
 
-    def __init__(self, body: type[B], parts: type[RequestParts]) -> None:
-        """`parts`: replaces the content parts of unknown types."""
+    def __init__(self, body: type[B]) -> None:
         self.memo: Memo[Any] = Memo()
         """Tools, by their JSON, and the texts of `share_texts`."""
         with_raw_tools: Any = msgspec.defstruct(
@@ -191,11 +190,14 @@ class BodyDecoder(ABC, Generic[B, L]):
         )
         self._body = msgspec.json.Decoder(body)
         self._decode_with_raw_tools = body_decoder(with_raw_tools, self._refuse)
-        self._parts = parts
 
     @abstractmethod
     def _read_tools(self, data: bytes) -> L:
         """Decodes a list of tools. Raises msgspec.ValidationError and Invalid."""
+
+    @abstractmethod
+    def _without_unknown(self, data: bytes, unknown: UnknownParts) -> bytes:
+        """Replaces the content parts of unknown types in a body."""
 
     @abstractmethod
     def _explain(self, body: bytes, message: str) -> Invalid:
@@ -221,11 +223,11 @@ class BodyDecoder(ABC, Generic[B, L]):
         except msgspec.ValidationError as error:
             if not isinstance(parse_message(str(error)).reason, UnknownValue):
                 raise
-            parts = self._parts()
-            known = parts.replace_all(data)
-            if not parts.types:
+            unknown = UnknownParts()
+            known = self._without_unknown(data, unknown)
+            if not unknown.types:
                 raise
-        return *self._decode(known), parts.types
+        return *self._decode(known), unknown.types
 
     def _decode(self, data: bytes) -> tuple[Any, L]:
         try:

@@ -5,7 +5,6 @@ refusal would end the session. All else keeps its spelling and its index. A user
 with unknown parts only is refused, as by the vendors: the answer would be to an empty message.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Collection
 from typing import TypeVar
 
@@ -47,14 +46,6 @@ class UnknownParts:
             return part
         self.types.append(kind)
         return _EMPTY
-
-
-class RequestParts(UnknownParts, ABC):
-    """Replaces the unknown parts of one request."""
-
-    @abstractmethod
-    def replace_all(self, body: bytes) -> bytes:
-        """The request without unknown parts."""
 
 
 def is_unknown_question(message: Raw, known: Collection[str]) -> bool:

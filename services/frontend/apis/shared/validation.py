@@ -57,13 +57,8 @@ class UnknownValue(Struct, frozen=True):
     value: str
 
 
-class OtherReason(Struct, frozen=True):
-    """A reason that no API has a wording for."""
-
-
-Reason: TypeAlias = (
-    MissingField | WrongType | OutOfBounds | PatternMismatch | UnknownValue | OtherReason
-)
+Reason: TypeAlias = MissingField | WrongType | OutOfBounds | PatternMismatch | UnknownValue | None
+"""None: a reason that no API has a wording for."""
 
 
 class FailedValidation(Struct, frozen=True):
@@ -111,7 +106,7 @@ def _reason(text: str) -> Reason:
     unknown = _VALUE.match(text)
     if unknown:
         return UnknownValue(unknown["value"])
-    return OtherReason()
+    return None
 
 
 def steps_of(path: str) -> list[str]:

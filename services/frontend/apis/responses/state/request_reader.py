@@ -21,24 +21,25 @@ from services.frontend.apis.responses.state.compaction import (
 )
 from services.frontend.apis.responses.state.expand import expand
 from services.frontend.apis.responses.state.input_items import InputItems, stored_items
-from services.frontend.apis.responses.state.sealing import Sealers
+from services.frontend.apis.responses.state.sealing import sealer_for
 from services.frontend.apis.shared.client import Headers
 from services.frontend.http.bodies import is_large
 from services.frontend.stored.memory import MemoryStore
 from services.frontend.turns.turn_service import ModelAccess, TurnService
 from services.runtime.long_work import run_in_thread_if
+from services.runtime.storage.seal import Sealer
 
 
 class RequestReader:
     """Reads requests, over HTTP and over WebSockets."""
 
-    def __init__(
-        self, responses: Responses, store: MemoryStore, sealers: Sealers, turns: TurnService
-    ) -> None:
+    def __init__(self, responses: Responses, store: MemoryStore, turns: TurnService) -> None:
+        """Raises OSError where the sealing key cannot be read."""
         self.responses = responses
         self.store = store
         self.turns = turns
-        self._sealers = sealers
+        key_file = turns.config.seal_key_file
+        self._deployment_sealer = Sealer.load(key_file, "") if key_file else None
 
     async def read(
         self,
@@ -105,7 +106,7 @@ class RequestReader:
         `Responses.convert`."""
         convert = partial(
             self.responses.convert,
-            sealer=self._sealers.sealer(decoded.model, model),
+            sealer=sealer_for(decoded.model, model, self._deployment_sealer),
             counting=counting,
             compacting=compacting,
         )

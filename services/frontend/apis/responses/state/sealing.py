@@ -11,18 +11,16 @@ from services.frontend.turns.turn_service import ModelAccess
 from services.runtime.storage.seal import Sealer, TenantSealer
 
 
-class Sealers:
-    """The sealers of a deployment."""
+def sealer_for(name: str, model: ModelAccess, deployment: Sealer | None) -> TextSealer:
+    """The sealer for a request.
 
-    def __init__(self, key_file: str | None) -> None:
-        """`key_file`: has the key for all models. Raises OSError where it cannot be read."""
-        self._common = Sealer.load(key_file, "") if key_file else None
-
-    def sealer(self, name: str, model: ModelAccess) -> TextSealer:
-        """Returns the sealer for a request. `name`: the model's name in it."""
-        if self._common is not None:
-            return self._common.of(model.context.tenant)
-        return ModelSealer(name, model)
+    Args:
+        name: the model's name or alias in the request.
+        deployment: has the key for all models; None if there is no such key.
+    """
+    if deployment is not None:
+        return deployment.of(model.context.tenant)
+    return ModelSealer(name, model)
 
 
 class ModelSealer(TextSealer):

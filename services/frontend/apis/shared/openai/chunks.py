@@ -25,7 +25,7 @@ from schemas.events import (
     failure_of,
 )
 from services import __version__
-from services.frontend.apis.shared.shared_errors import OpenAIErrorDetail, openai_error
+from services.frontend.apis.shared.shared_errors import OpenAIError, openai_error
 from services.frontend.apis.shared.turn_renderer import Plain, TurnRenderer
 from services.frontend.turns.answer_record import answer_usage
 from services.frontend.turns.interfaces import Collector, Renderer, RenderInfo
@@ -70,13 +70,8 @@ class Chunk(Struct, kw_only=True):
     usage: UsageAnswer | UnsetType | None = UNSET
 
 
-class ErrorChunk(Struct):
-    """An error as the last chunk; the SDKs raise it. No `[DONE]` follows."""
-
-    error: OpenAIErrorDetail
-
-
-AnyChunk: TypeAlias = Chunk | ErrorChunk
+AnyChunk: TypeAlias = Chunk | OpenAIError
+"""An error is the last chunk; the SDKs raise it. No `[DONE]` follows."""
 Chunks: TypeAlias = list[AnyChunk]
 Logprobs: TypeAlias = dict[str, Any]
 """The log probabilities of tokens, in the form of one of the APIs."""
@@ -108,7 +103,7 @@ class ChoiceRenderer(TurnRenderer[AnyChunk]):
         return b"".join(map(encode_chunk, events))
 
     def _fail(self, info: ErrorInfo, out: Chunks) -> None:
-        out.append(ErrorChunk(openai_error(info)))
+        out.append(OpenAIError(openai_error(info)))
 
     @abstractmethod
     def opening(self, prepared: Prepared, usage: UsageAnswer | None) -> Sequence[Chunk]:
@@ -144,7 +139,7 @@ class ChunkStream(Renderer):
 
     @override
     def error(self, info: ErrorInfo) -> bytes:
-        return encode_chunk(ErrorChunk(openai_error(info)))
+        return encode_chunk(OpenAIError(openai_error(info)))
 
     def opening(self, prepared: Sequence[Prepared]) -> list[Chunk]:
         """The chunks before the first event."""
@@ -203,7 +198,7 @@ class ChunkCollector(Collector, Generic[C]):
 
     def _fold(self, chunks: Sequence[AnyChunk]) -> None:
         for chunk in chunks:
-            if isinstance(chunk, ErrorChunk):
+            if isinstance(chunk, OpenAIError):
                 continue
             self._usage = chunk.usage or self._usage
             if chunk.prompt_token_ids is not UNSET:
