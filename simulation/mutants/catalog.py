@@ -351,8 +351,8 @@ FRONTEND_MUTANTS = [
     Mutant(
         "gives up a turn at its first lost worker",
         ATTEMPTS,
-        "if turn.failures >= self._config.attempts:\n            self._turns.fail",
-        "if turn.failures >= 1:\n            self._turns.fail",
+        "if turn.failures >= self._config.attempts:\n            self._table.fail",
+        "if turn.failures >= 1:\n            self._table.fail",
     ),
     Mutant(
         "waits for ever for a parser that took it for dead",

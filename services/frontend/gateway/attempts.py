@@ -54,13 +54,13 @@ class TurnAttempts:
         config: FrontendConfig,
         catalog: ModelCatalog,
         preprocessors: PreprocessorClient,
-        turns: TurnTable,
+        table: TurnTable,
     ) -> None:
         self._process = process
         self._config = config
         self._catalog = catalog
         self._preprocessors = preprocessors
-        self._turns = turns
+        self._table = table
 
     async def make(self, turn: BusTurn, images: RequestImages | None = None) -> Prepared:
         """Makes attempts, one after the other, until a worker has the turn.
@@ -103,12 +103,12 @@ class TurnAttempts:
             self._decode_again(turn, lost, lost.broken_call)
             return
         # rare: a worker was lost in mid-turn, and its parser hands the tokens back
-        self._turns.supersede(turn, "worker lost")
+        self._table.supersede(turn, "worker lost")
         if _is_ahead(turn, lost):
             # rare: the client has text that no process has any more
             # The parser that sent it is lost, too. Another worker would decode other tokens from
             # here on.
-            self._turns.fail(turn, msgspec.structs.replace(lost.error, message=BOTH_LOST))
+            self._table.fail(turn, msgspec.structs.replace(lost.error, message=BOTH_LOST))
             return
         if len(lost.token_ids) > len(turn.resume):
             turn.failures = 0  # the turn made progress, so it did not cause the failures
@@ -117,7 +117,7 @@ class TurnAttempts:
         self._resume(turn, lost.error)
 
     def _decode_again(self, turn: BusTurn, lost: Interrupted, call: BrokenCall) -> None:
-        self._turns.supersede(turn, f"broken call: {call.cause}")
+        self._table.supersede(turn, f"broken call: {call.cause}")
         if _is_ahead(turn, lost):
             # rare: a worker that guided calls died in one, and a part of it was sent
             tokens = call.tokens + lost.token_count - turn.resumed_tokens
@@ -133,9 +133,9 @@ class TurnAttempts:
         if not turn.enter(StateEvent.TOKENS_LOST, self._resuming()):
             return
         error = EngineFailed(reason).info
-        self._turns.supersede(turn, "tokens lost")
+        self._table.supersede(turn, "tokens lost")
         if _has_begun(turn):
-            self._turns.fail(turn, error)
+            self._table.fail(turn, error)
         else:
             self._resume(turn, error)
 
@@ -158,7 +158,7 @@ class TurnAttempts:
         outcome = await self._preprocessors.send_attempt(turn)
         if isinstance(outcome, AttemptLost | ImageMissing):
             # rare: a preprocessor refuses an attempt, or does not answer
-            self._turns.supersede(turn, str(outcome.error.info.kind))
+            self._table.supersede(turn, str(outcome.error.info.kind))
             turn.observer.attempt_failed(preprocessor, outcome.error)
         return outcome
 
@@ -203,7 +203,7 @@ class TurnAttempts:
         `error`."""
         turn.failures += 1
         if turn.failures >= self._config.attempts:
-            self._turns.fail(turn, error)
+            self._table.fail(turn, error)
         else:
             self._place_again(turn, error)
 
@@ -226,10 +226,10 @@ class TurnAttempts:
             if asyncio.get_running_loop().time() >= turn.placing.until:
                 limit = f"it could not be continued within {self._config.bus.recovery_s:g} s"
                 message = f"{error.message}; {limit}: {refusal}"
-            self._turns.fail(turn, msgspec.structs.replace(error, message=message))
+            self._table.fail(turn, msgspec.structs.replace(error, message=message))
         except Exception as unforeseen:
             self._process.log.exception("gateway.search_failed", turn=turn.id)
-            self._turns.fail(turn, unexpected(unforeseen))
+            self._table.fail(turn, unexpected(unforeseen))
 
     def _end_with(self, turn: BusTurn, rest: Sequence[LoggedEvent]) -> bool:
         """Ends a turn with the events of an earlier attempt. Returns False if they have no end."""
@@ -238,7 +238,7 @@ class TurnAttempts:
         if not new or not isinstance(new[-1], Finish):
             return False
         # rare: a call is broken, and no process decodes it again
-        self._turns.push(turn, new, new[-1].usage.output, end=StateEvent.GIVEN_UP)
+        self._table.push(turn, new, new[-1].usage.output, end=StateEvent.GIVEN_UP)
         return True
 
 

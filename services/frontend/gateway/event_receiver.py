@@ -42,13 +42,13 @@ class EventReceiver:
         process: Process,
         catalog: ModelCatalog,
         prompts: PromptOrigins,
-        turns: TurnTable,
+        table: TurnTable,
         attempts: TurnAttempts,
     ) -> None:
         self._process = process
         self._catalog = catalog
         self._prompts = prompts
-        self._turns = turns
+        self._table = table
         self._attempts = attempts
         self._receiver = FrameReceiver(
             process, "parser", self._positions, on_given_up=self._on_given_up
@@ -66,9 +66,9 @@ class EventReceiver:
         sender = frame.sender
         if not self._receiver.opens(sender, frame.seq):
             return
-        turns = self._turns.by_id
+        by_id = self._table.by_id
         for entry in frame.entries:
-            turn = turns.get(entry.turn)
+            turn = by_id.get(entry.turn)
             if turn is None or entry.attempt != turn.attempt.number:
                 self._on_stray(entry, turn)
                 continue
@@ -77,7 +77,7 @@ class EventReceiver:
                     self._on_entry(turn, sender, entry)
             except Exception:  # one turn's failure must not affect the other turns of the frame
                 turn.observer.failed()
-                self._turns.abandon(turn, "internal", EngineFailed("internal error").info)
+                self._table.abandon(turn, "internal", EngineFailed("internal error").info)
         self._receiver.arrived(sender, frame.seq, len(delivery.data))
 
     def _on_single(self, frame: EventFrame, delivery: Delivery) -> None:
@@ -89,7 +89,7 @@ class EventReceiver:
 
     def _on_refused(self, entry: EventEntry) -> None:
         """Fails the attempt: a preprocessor could not pass the turn to a worker."""
-        turn = self._turns.by_id.get(entry.turn)
+        turn = self._table.by_id.get(entry.turn)
         if turn is None or turn.attempt.number != entry.attempt:
             return
         for event in entry.events:
@@ -123,7 +123,7 @@ class EventReceiver:
                 state.parser = sender
                 new.append(accepted)
         if new:
-            self._turns.push(turn, new, entry.tokens)
+            self._table.push(turn, new, entry.tokens)
         if interrupted is not None:
             self._attempts.continue_elsewhere(turn, interrupted)
 
@@ -143,7 +143,7 @@ class EventReceiver:
     def _on_stray(self, entry: EventEntry, turn: BusTurn | None) -> None:
         """Cancels again an attempt that still sends events: the first cancellation was lost."""
         is_newer = turn is not None and entry.attempt > turn.attempt.number
-        if is_newer or self._turns.was_just_cancelled(entry.turn):
+        if is_newer or self._table.was_just_cancelled(entry.turn):
             return
         if any(isinstance(event, LastEvent) for event in entry.events):
             return
@@ -151,14 +151,14 @@ class EventReceiver:
         if turn is not None:
             models = [turn.card.name]
         for model in models:
-            self._turns.publish_cancel(model, entry.turn, entry.attempt, "superseded")
+            self._table.publish_cancel(model, entry.turn, entry.attempt, "superseded")
 
     def _positions(self, parser: str) -> list[StreamPosition]:
-        return [turn.position() for turn in self._turns.of_parser(parser)]
+        return [turn.position() for turn in self._table.of_parser(parser)]
 
     def _on_given_up(self, parser: str) -> None:
         """Ends the turns of a parser that considered this frontend dead and dropped them."""
-        for turn in self._turns.of_parser(parser):
+        for turn in self._table.of_parser(parser):
             self._attempts.restart_or_fail(turn, "this server was cut off from the turn")
 
 

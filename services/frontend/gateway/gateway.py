@@ -51,13 +51,13 @@ class BusGateway(TurnGateway):
         preprocessors: PreprocessorClient,
     ) -> None:
         self.prompts = PromptOrigins(peers)
-        self.turns = TurnTable(process)
+        self.table = TurnTable(process)
         """The open turns."""
         self._process = process
         self._config = config
-        self._attempts = TurnAttempts(process, config, catalog, preprocessors, self.turns)
-        self._receiver = EventReceiver(process, catalog, self.prompts, self.turns, self._attempts)
-        ProcessWatch(process, self.turns, self._attempts)
+        self._attempts = TurnAttempts(process, config, catalog, preprocessors, self.table)
+        self._receiver = EventReceiver(process, catalog, self.prompts, self.table, self._attempts)
+        ProcessWatch(process, self.table, self._attempts)
 
     async def start(self) -> None:
         """Subscribes to events. Turns can be opened afterwards."""
@@ -66,37 +66,37 @@ class BusGateway(TurnGateway):
     @property
     def running(self) -> int:
         """The number of open turns."""
-        return len(self.turns)
+        return len(self.table)
 
     @override
     async def open(self, admitted: Admitted, sink: TurnSink, *, turn_id: str) -> OpenTurn:
         if self._process.draining and not admitted.continues:
             raise Unavailable("this server is shutting down", retry_after_s=RETRY_AFTER_S)
         turn = self._make_turn(admitted, sink, turn_id)
-        self.turns.add(turn)
+        self.table.add(turn)
         opening = asyncio.create_task(self._place(turn, admitted.images))
         turn.placing.task = opening
         try:
             await asyncio.wait([opening])
         except asyncio.CancelledError as error:
-            self.turns.cancel(turn, reason_of(error))
+            self.table.cancel(turn, reason_of(error))
             raise
         if opening.cancelled():
             raise _reason_of_end(turn)
         outcome = opening.result()
         if isinstance(outcome, ErrorInfo):
-            self.turns.end(turn, StateEvent.GIVEN_UP, error=outcome)
+            self.table.end(turn, StateEvent.GIVEN_UP, error=outcome)
             raise raised(outcome)
-        return OpenTurn(outcome, partial(self.turns.cancel, turn))
+        return OpenTurn(outcome, partial(self.table.cancel, turn))
 
     @override
     async def drain(self) -> None:
         try:
-            await self.turns.wait_until_empty()
+            await self.table.wait_until_empty()
         except asyncio.CancelledError:
             error = Unavailable("this server was shut down", retry_after_s=RETRY_AFTER_S)
-            for turn in self.turns.all():
-                self.turns.abandon(turn, "shut down", error.info)
+            for turn in self.table.all():
+                self.table.abandon(turn, "shut down", error.info)
             raise
 
     def _make_turn(self, admitted: Admitted, sink: TurnSink, turn_id: str) -> BusTurn:

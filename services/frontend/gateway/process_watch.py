@@ -24,10 +24,10 @@ class ProcessWatch:
     """Checks the processes of all streaming turns before each heartbeat, and fails the attempts of
     processes that leave."""
 
-    def __init__(self, process: Process, turns: TurnTable, attempts: TurnAttempts) -> None:
+    def __init__(self, process: Process, table: TurnTable, attempts: TurnAttempts) -> None:
         self._process = process
         self._bus = process.config.bus
-        self._turns = turns
+        self._table = table
         self._attempts = attempts
         process.registry.on_leave.append(self._on_peer_left)
         process.on_tick.append(self._tick)
@@ -37,7 +37,7 @@ class ProcessWatch:
 
     def _on_peer_left(self, peer: Heartbeat) -> None:
         models = {card.name for card in peer.models}
-        for turn in self._turns.all():
+        for turn in self._table.all():
             attempt = turn.attempt
             if not attempt.is_pending:
                 continue
@@ -66,7 +66,7 @@ class ProcessWatch:
     def _on_reconnect(self) -> None:
         """Requests turns without a stream again: messages in flight are lost. The links replay
         streams."""
-        for turn in self._turns.all():
+        for turn in self._table.all():
             error = Unavailable("the connection to the bus was lost")
             turn.fail_attempt(turn.attempt, StateEvent.RECONNECTED, error)
 
@@ -75,7 +75,7 @@ class ProcessWatch:
     def _tick(self, _now: float) -> None:
         if self._process.cut_off:
             return
-        for turn in self._turns.all():
+        for turn in self._table.all():
             if isinstance(turn.state, Streaming):
                 self._check(turn, turn.state)
 
@@ -100,7 +100,7 @@ class ProcessWatch:
                 f"the {lost} of this turn was lost, and no other continued it within "
                 f"{self._bus.recovery_s:g} s"
             )
-            self._turns.abandon(turn, "no successor", error.info, StateEvent.NO_SUCCESSOR)
+            self._table.abandon(turn, "no successor", error.info, StateEvent.NO_SUCCESSOR)
 
     def _is_beyond_rescue(self, stream: Streaming) -> bool:
         is_dead = stream.dead_parser == stream.parser

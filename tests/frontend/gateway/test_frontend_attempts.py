@@ -188,7 +188,7 @@ async def test_turn_for_an_alias_moves_to_another_model_if_its_own_drains(
     request = await stage.request(1)
     stage.prepare("a", worker="v2")
     await opening
-    assert request.conversation.model == stage.gateway.turns.by_id["a"].card.name == "v2"
+    assert request.conversation.model == stage.gateway.table.by_id["a"].card.name == "v2"
     assert SessionPlaced(placement_key(asked), "coder", "v2") in stage.process.published
     expected = image if features else Media("image", "image/png", 74)
     assert request.conversation.messages[0].parts == [expected]

@@ -24,6 +24,6 @@ async def test_process_of_another_model_that_leaves_fails_no_attempt(
         loop_clock.passed += 10.0
         for _ in range(5):
             await asyncio.sleep(0)
-        assert stage.gateway.turns.by_id["a"].failures == (name == "m")
+        assert stage.gateway.table.by_id["a"].failures == (name == "m")
     opening.cancel()
     await asyncio.wait([opening])
