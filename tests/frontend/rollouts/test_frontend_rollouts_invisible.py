@@ -1,14 +1,13 @@
 """A client of a rollout gets, byte for byte, what it gets without one."""
 
 import re
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
 from tests.frontend.rollouts.token_turns import AGENT, HELLO, TokenGateway, rollout
 from tests.kit.bodies import APIS, CHAT, COMPLETIONS, MESSAGES, RESPONSES, Api, Json, user
-from tests.kit.frontend import Reply, Served, serving
+from tests.kit.frontend import Reply, Served
 
 LOGPROBS: dict[str, Json] = {
     "messages": {"logprobs": True},
@@ -22,12 +21,6 @@ _OWN = re.compile(
     rb'|"(?:created|created_at|completed_at)":[0-9.]+'
 )
 """What differs in every two answers."""
-
-
-@pytest.fixture
-async def served() -> AsyncIterator[Served]:
-    async with serving(TokenGateway()) as served:
-        yield served
 
 
 def comparable(reply: Reply) -> tuple[int, dict[str, str], list[bytes]]:

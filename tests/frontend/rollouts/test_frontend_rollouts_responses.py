@@ -3,10 +3,7 @@ WebSocket, and answers with hosted tools."""
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from typing import Any
-
-import pytest
 
 from services.runtime.config.frontend import FrontendConfig
 from tests.frontend.rollouts.token_turns import HELLO, Agent, Block, TokenGateway, rollout
@@ -14,17 +11,6 @@ from tests.kit.bodies import MODEL, Json, function, messages, responses
 from tests.kit.frontend import Served, serving
 from tests.kit.search_provider import provider
 from tests.kit.waiting import eventually
-
-
-@pytest.fixture
-def gateway() -> TokenGateway:
-    return TokenGateway()
-
-
-@pytest.fixture
-async def served(gateway: TokenGateway) -> AsyncIterator[Served]:
-    async with serving(gateway) as served:
-        yield served
 
 
 async def respond(agent: Agent, **fields: Any) -> Json:

@@ -164,6 +164,11 @@ class TokenGateway(FakeGateway):
         self.end: LastEvent | None = None
         """Ends each turn at once."""
 
+    def set_version(self, version: int) -> None:
+        """Of the weights, from now on."""
+        self.cards = [replace(self.cards[0], weights_version=version)]
+        self.weights = [WeightsSpan(0, version)]
+
     @override
     def steps_of(self, turn: FakeTurn) -> list[Step]:
         sampling = turn.conversation.sampling

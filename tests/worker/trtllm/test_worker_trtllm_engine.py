@@ -1,10 +1,7 @@
 """The TensorRT-LLM engine over a fake of the package, in each family of releases."""
 
 import asyncio
-import contextlib
-import threading
 import time
-from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,47 +12,14 @@ import pytest
 from schemas.conversation import OutputFormat
 from schemas.errors import EngineFailed, Invalid
 from schemas.events import FinishReason
-from services.runtime.config.stages import WorkerConfig
-from services.worker.engine import EngineDied, EngineInfo
+from services.worker.engine import EngineDied
 from services.worker.engines import open_turns
 from services.worker.engines.trtllm import engine as trtllm
-from services.worker.engines.trtllm import loop_guard, readings
 from services.worker.engines.trtllm.engine import TrtllmEngine
-from services.worker.engines.trtllm.loop_guard import LoopGuard
-from services.worker.engines.trtllm.readings import KvEventQueue
-from services.worker.kv.events import BlocksStored, CacheCleared
-from tests.kit.engines import EMPTY_MODEL, PROMPT, begun, request, rest, run
-from tests.kit.waiting import LIMIT_S, eventually
+from tests.kit.engines import begun, request, rest, run
+from tests.kit.waiting import eventually
 from tests.worker.fake_tensorrt_llm import VERSIONS
-
-BOTH = pytest.mark.parametrize("fake_trtllm", [VERSIONS[0], VERSIONS[-1]], indirect=True)
-"""The oldest and the newest: their statistics and their death come in different ways."""
-NEW = pytest.mark.parametrize("fake_trtllm", [VERSIONS[-1]], indirect=True)
-"""It reports its death and refuses long prompts."""
-OLD = pytest.mark.parametrize("fake_trtllm", [VERSIONS[0]], indirect=True)
-"""It does neither."""
-
-
-@pytest.fixture
-def model(tmp_path: Path) -> Path:
-    """Configuration files are all that the adapter reads itself."""
-    (tmp_path / "config.json").write_text(EMPTY_MODEL)
-    return tmp_path
-
-
-@contextlib.asynccontextmanager
-async def started(model: Path, **options: Any) -> AsyncIterator[tuple[TrtllmEngine, EngineInfo]]:
-    """A running engine with these settings, and what it says of itself."""
-    defaults = {"slots": 4, "max_model_len": 4096, "watchdog_s": 30.0}
-    engine = TrtllmEngine(WorkerConfig(model=str(model), **{**defaults, **options}))
-    yield engine, await engine.start()
-    await engine.stop(5.0)
-
-
-@pytest.fixture
-async def engine(fake_trtllm: Any, model: Path) -> AsyncIterator[TrtllmEngine]:
-    async with started(model) as (engine, _):
-        yield engine
+from tests.worker.trtllm.serving import BOTH, OLD, started
 
 
 @BOTH
@@ -123,29 +87,6 @@ async def test_an_error_of_one_request_ends_that_turn_alone(
     assert (await rest(other))[-1].finish is FinishReason.LENGTH
 
 
-async def test_a_blocked_event_loop_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop_guard, "GUARD_INTERVAL_S", 0.01)
-    answers: list[object] = []
-    left: list[int] = []
-    gone = threading.Event()
-
-    def leave(status: int) -> None:
-        left.append(status)
-        gone.set()
-
-    def answer(callback: Callable[[], object]) -> None:
-        answers.append(callback())
-
-    with monkeypatch.context() as running:
-        running.setattr(asyncio.get_running_loop(), "call_soon_threadsafe", answer)
-        guard = LoopGuard(0.05, leave)
-        await eventually(lambda: len(answers) > 20)
-        assert not left, "the loop always answers"
-    assert gone.wait(LIMIT_S), "blocks the loop"
-    assert left == [1]
-    guard.stop()
-
-
 @BOTH
 async def test_any_other_error_is_the_end_of_all(engine: TrtllmEngine, fake_trtllm: Any) -> None:
     turns = [await begun(engine, request(f"t{i}", max_tokens=3000)) for i in range(3)]
@@ -179,50 +120,3 @@ async def test_idleness_is_not_silence(
         assert engine.healthy()
         runtime.held = False
         assert await task
-
-
-@NEW
-async def test_a_health_check_that_hangs_is_death(
-    fake_trtllm: Any, model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for module, name, seconds in (
-        (readings, "HEALTH_INTERVAL_S", 0.01),
-        (trtllm, "WATCH_INTERVAL_S", 0.01),
-        (readings, "HEALTH_TIMEOUT_S", 0.1),
-    ):
-        monkeypatch.setattr(module, name, seconds)
-    release = threading.Event()
-    async with started(model) as (engine, _):
-        fake_trtllm.LLM.last._check_health = lambda: release.wait(LIMIT_S)
-        with contextlib.suppress(EngineDied):  # on a loaded machine even this one notices a hang
-            await run(engine, request())
-        await eventually(lambda: not engine.healthy())
-        with pytest.raises(EngineDied, match="did not return"):
-            await run(engine, request())
-        release.set()
-
-
-@BOTH
-async def test_kv_events_from_the_first_response_on(engine: TrtllmEngine, fake_trtllm: Any) -> None:
-    events = engine.kv_events()
-    reader = asyncio.ensure_future(anext(events))
-    await asyncio.wait([reader], timeout=0.05)
-    assert not reader.done()
-    await run(engine, request())
-    await eventually(lambda: engine.load().kv_used is not None)
-    first = await asyncio.wait_for(reader, LIMIT_S)
-    assert isinstance(first, BlocksStored)
-    assert first == BlocksStored(None, [(first.blocks[0][0], PROMPT[:32])])
-    await engine.stop(5.0)
-    assert fake_trtllm.LLM.last.shutdowns == 1
-    async with asyncio.timeout(LIMIT_S):
-        rest = [event async for event in events]  # ends with the engine
-    assert [event for event in rest if not isinstance(event, BlocksStored)] == []
-
-
-async def test_a_slow_reader_gets_a_cleared_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readings, "MAX_EVENTS", 8)
-    queue = KvEventQueue()
-    queue.put([BlocksStored(None, [(i, [i])]) for i in range(9)])
-    queue.close()
-    assert [event async for event in queue.read()] == [CacheCleared()]
