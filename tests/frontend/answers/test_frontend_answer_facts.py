@@ -21,7 +21,7 @@ from schemas.events import (
 )
 from services.frontend.apis.messages.render import MessagesStream
 from services.frontend.apis.responses.render.events import payloads
-from services.frontend.apis.responses.render.message import url_citations
+from services.frontend.apis.responses.render.items.message import url_citations
 from services.frontend.apis.responses.request import Responses
 from tests.kit.answers import dispatches, events, frames
 from tests.kit.bodies import CONVERSING, MESSAGES, RESPONSES, Api, Json, block, parsed, responses

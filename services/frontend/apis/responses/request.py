@@ -27,7 +27,7 @@ from services.frontend.apis.responses.parse.items.reader import ItemReader
 from services.frontend.apis.responses.parse.tools.reader import read_tools
 from services.frontend.apis.responses.parse.tools.request_tools import RequestTools
 from services.frontend.apis.responses.render.events import KEEPALIVE
-from services.frontend.apis.responses.render.items import ResponsesShape
+from services.frontend.apis.responses.render.items.open_item import ResponsesShape
 from services.frontend.apis.responses.render.response_renderer import (
     ResponseRenderer,
     ResponsesCollector,

@@ -9,7 +9,7 @@ from schemas.errors import ErrorInfo
 from schemas.events import Finish, FinishReason, PromptComparison, Usage
 from services.frontend.apis.responses import wire_answers, wire_events
 from services.frontend.apis.responses.errors import failure
-from services.frontend.apis.responses.render.items import ResponsesShape
+from services.frontend.apis.responses.render.items.open_item import ResponsesShape
 from services.frontend.apis.shared.turn_renderer import TokenReport
 from services.frontend.turns.interfaces import RenderInfo
 

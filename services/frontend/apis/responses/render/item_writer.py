@@ -6,19 +6,26 @@ from msgspec.structs import replace
 from schemas.events import BlockStart, BlockStop, HostedResult, HostedResults, TokenLogprob
 from services.frontend.apis.responses import wire_events
 from services.frontend.apis.responses.parse.tools.specs import SEARCH_KIND, TOOL_SEARCH
-from services.frontend.apis.responses.render.calls import open_call
 from services.frontend.apis.responses.render.document import ResponseState
-from services.frontend.apis.responses.render.items import (
+from services.frontend.apis.responses.render.items.calls import open_call
+from services.frontend.apis.responses.render.items.message import OpenMessage
+from services.frontend.apis.responses.render.items.open_item import (
     CUT_OFF,
     NO_ITEM,
     ItemPlace,
     OpenItem,
     encode_item,
 )
-from services.frontend.apis.responses.render.message import OpenMessage
-from services.frontend.apis.responses.render.reasoning import OpenReasoning
-from services.frontend.apis.responses.render.searches import OpenSearch, Searches, results_item
-from services.frontend.apis.responses.render.tool_searches import OpenToolSearch, search_output
+from services.frontend.apis.responses.render.items.reasoning import OpenReasoning
+from services.frontend.apis.responses.render.items.searches import (
+    OpenSearch,
+    Searches,
+    results_item,
+)
+from services.frontend.apis.responses.render.items.tool_searches import (
+    OpenToolSearch,
+    search_output,
+)
 
 
 class ItemWriter:

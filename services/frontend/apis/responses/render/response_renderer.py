@@ -12,7 +12,7 @@ from schemas.events import OutputTokens, Prepared, TurnEvent
 from services.frontend.apis.responses import wire_answers, wire_events
 from services.frontend.apis.responses.render.document import ResponseState, diagnostics
 from services.frontend.apis.responses.render.events import EventEncoder
-from services.frontend.apis.responses.render.items import ResponsesShape
+from services.frontend.apis.responses.render.items.open_item import ResponsesShape
 from services.frontend.apis.shared.turn_renderer import TurnRenderer
 from services.frontend.turns.interfaces import Collector, Renderer, RenderInfo
 

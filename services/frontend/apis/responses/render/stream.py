@@ -28,7 +28,7 @@ from schemas.events import (
 )
 from services.frontend.apis.responses import wire_events
 from services.frontend.apis.responses.render.item_writer import ItemWriter
-from services.frontend.apis.responses.render.items import ResponsesShape
+from services.frontend.apis.responses.render.items.open_item import ResponsesShape
 from services.frontend.apis.responses.render.response_renderer import ResponseRenderer
 from services.frontend.turns.interfaces import RenderInfo
 

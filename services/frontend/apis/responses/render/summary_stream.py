@@ -8,7 +8,7 @@ from schemas.errors import ErrorInfo, ErrorKind
 from schemas.events import Finish, TurnEvent
 from services.frontend.apis.responses import wire_answers, wire_events
 from services.frontend.apis.responses.parse.compaction import TextSealer, seal_summary
-from services.frontend.apis.responses.render.items import ResponsesShape, encode_item
+from services.frontend.apis.responses.render.items.open_item import ResponsesShape, encode_item
 from services.frontend.apis.responses.render.response_renderer import ResponseRenderer
 from services.frontend.turns.compaction import summary_text
 from services.frontend.turns.interfaces import RenderInfo

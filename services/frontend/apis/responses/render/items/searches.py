@@ -8,7 +8,7 @@ from typing_extensions import override
 
 from schemas.events import BlockStart, BlockStop, HostedResult
 from services.frontend.apis.responses import wire_answers, wire_events
-from services.frontend.apis.responses.render.items import ItemPlace, OpenItem, encode_item
+from services.frontend.apis.responses.render.items.open_item import ItemPlace, OpenItem, encode_item
 from services.frontend.content.hosted_tools import hosted_argument, pack
 
 

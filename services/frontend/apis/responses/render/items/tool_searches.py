@@ -12,8 +12,12 @@ from typing_extensions import override
 
 from schemas.events import BlockStop, HostedResult
 from services.frontend.apis.responses import wire_answers, wire_events
-from services.frontend.apis.responses.render.built_in import object_on_one_line
-from services.frontend.apis.responses.render.items import ItemPlace, OpenItem, ResponsesShape
+from services.frontend.apis.responses.render.items.built_in import object_on_one_line
+from services.frontend.apis.responses.render.items.open_item import (
+    ItemPlace,
+    OpenItem,
+    ResponsesShape,
+)
 
 _NOTHING = Raw(b"{}")
 

@@ -6,7 +6,7 @@ from typing_extensions import override
 from schemas.events import BlockStop
 from services.frontend.apis.responses import wire, wire_answers, wire_events
 from services.frontend.apis.responses.render.events import plain_delta
-from services.frontend.apis.responses.render.items import (
+from services.frontend.apis.responses.render.items.open_item import (
     CUT_OFF,
     ItemPlace,
     OpenItem,

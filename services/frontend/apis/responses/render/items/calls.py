@@ -11,9 +11,9 @@ from typing_extensions import override
 from schemas.events import BlockStart, BlockStop, TokenLogprob
 from services.frontend.apis.responses import wire_answers, wire_events
 from services.frontend.apis.responses.parse.tools.request_tools import ToolName, find_tool_name
-from services.frontend.apis.responses.render.built_in import ID_PREFIXES, built_in_call
 from services.frontend.apis.responses.render.events import plain_delta
-from services.frontend.apis.responses.render.items import (
+from services.frontend.apis.responses.render.items.built_in import ID_PREFIXES, built_in_call
+from services.frontend.apis.responses.render.items.open_item import (
     DispatchKind,
     ItemPlace,
     OpenItem,

@@ -9,7 +9,7 @@ from typing_extensions import override
 from schemas.events import BlockStop, TokenLogprob
 from services.frontend.apis.responses import wire_answers, wire_events
 from services.frontend.apis.responses.render.events import plain_delta
-from services.frontend.apis.responses.render.items import ItemPlace, OpenItem
+from services.frontend.apis.responses.render.items.open_item import ItemPlace, OpenItem
 from services.frontend.apis.shared.openai.chunks import logprob
 
 _ENDS = r"(?![A-Za-z0-9_/]|[-.?#&=%~+:@][A-Za-z0-9_/%])"
