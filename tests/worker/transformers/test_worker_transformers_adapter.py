@@ -108,10 +108,10 @@ def test_layers_without_a_kv_cache_are_found(config: dict[str, Any], kind: str |
 
 def test_a_lacking_feature_has_a_reason() -> None:
     args = parse_args(None)
-    least = lacking(args, graphs=False, guided=True, blind=None)
+    least = lacking(args, graphs=False, guided=True, no_vision=None)
     assert set(least) == {"kv_events", "priority", "salt"}
-    assert "use_cuda_graph" in lacking(args, graphs=True, guided=True, blind=None)["logprobs"]
-    assert "llguidance" in lacking(args, graphs=False, guided=False, blind=None)["guided"]
-    assert lacking(args, graphs=False, guided=True, blind="text only")["vision"] == "text only"
-    greedy = lacking(parse_args({"mode": "greedy"}), graphs=True, guided=False, blind=None)
+    assert "use_cuda_graph" in lacking(args, graphs=True, guided=True, no_vision=None)["logprobs"]
+    assert "llguidance" in lacking(args, graphs=False, guided=False, no_vision=None)["guided"]
+    assert lacking(args, graphs=False, guided=True, no_vision="text only")["vision"] == "text only"
+    greedy = lacking(parse_args({"mode": "greedy"}), graphs=True, guided=False, no_vision=None)
     assert greedy["seed"] == greedy["top_logprobs"] == "engine_args.mode is greedy"

@@ -153,10 +153,12 @@ def row_arguments(sampling: Sampling, seed: int | None = None) -> dict[str, Any]
     return arguments
 
 
-def lacking(args: EngineArgs, *, graphs: bool, guided: bool, blind: str | None) -> dict[str, str]:
+def lacking(
+    args: EngineArgs, *, graphs: bool, guided: bool, no_vision: str | None
+) -> dict[str, str]:
     """Returns the features that the engine lacks, and why. `graphs`: steps may run as CUDA graphs;
-    `guided`: llguidance is installed and can read the tokenizer; `blind`: why the model gets no
-    images."""
+    `guided`: llguidance is installed and can read the tokenizer; `no_vision`: why the model gets
+    no images."""
     lacks = dict.fromkeys(
         ("kv_events", "priority", "salt"), "continuous batching of transformers has none"
     )
@@ -171,8 +173,8 @@ def lacking(args: EngineArgs, *, graphs: bool, guided: bool, blind: str | None) 
             "and a tokenizer that it can read"
         )
         lacks |= dict.fromkeys(_GUIDED, why)
-    if blind is not None:
-        lacks[VISION] = blind
+    if no_vision is not None:
+        lacks[VISION] = no_vision
     return lacks
 
 

@@ -6,7 +6,7 @@ import sys
 from importlib.util import find_spec
 from typing import Any
 
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from schemas.errors import Invalid
 from services.runtime.config.stages import WorkerConfig
@@ -36,47 +36,25 @@ class LoadedModel(Struct, frozen=True):
 
 def load_model(config: WorkerConfig, args: adapter.EngineArgs) -> LoadedModel:
     """Loads the model; blocks until it is loaded. Propagates errors of torch and transformers."""
-    if "torch" not in sys.modules:
-        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read once, when OpenMP is loaded
-    import torch
-    import transformers
-
-    if not sys.stderr.isatty():
-        transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    torch, transformers = _import_libraries()
     facts = read_facts(config.model)
     _refuse_recurrent(config.model)
     device = _find_device(torch, config.device)
     if device.type == "cpu":
-        from services.worker.engines.transformers import attention
-
-        torch.set_num_threads(args.threads or _cpu_threads())
-        attention.install()
+        _prepare_cpu(torch, args)
     model = _model(torch, transformers, config, args, device)
     window = config.max_model_len or facts.window or DEFAULT_WINDOW
-    kv_tokens = config.kv_tokens
-    limit = KV_LIMIT
-    if kv_tokens is None and device.type == "cpu":
-        kv_tokens, limit = cpu_kv_tokens(_kv_bytes_per_token(model), window, available_bytes())
+    kv_tokens, limit = _kv_tokens(model, device, config, window)
 
     manager, rows = _manager(model, config, args, kv_tokens)
     # Allocates the cache and captures CUDA graphs here, where an exception reaches the caller.
     manager.warmup()
-    if rows:
-        from services.worker.engines.guide import load_guides
+    is_guided = rows is not None and _load_guides(rows, manager, config)
+    graphs = _has_graphs(device, args)
+    images, no_vision = _open_images(manager, config, graphs=graphs)
 
-        rows.guides = load_guides(
-            config.model, _vocabulary(manager), trust_remote_code=config.trust_remote_code
-        )
-    graphs = device.type != "cpu" and adapter.has_graphs(args.batching)
-    images = None
-    blind = None
-    try:
-        images = _images(manager, config, graphs=graphs)
-    except NoVision as reason:
-        blind = " ".join(str(reason).split())
-    guided = bool(rows and rows.guides)
-    lacks = adapter.lacking(args, graphs=rows is None, guided=guided, blind=blind)
-    info = structs.replace(_describe(manager, facts, config, window, lacks), limit=limit)
+    lacks = adapter.lacking(args, graphs=graphs, guided=is_guided, no_vision=no_vision)
+    info = _describe(manager, facts, config, window=window, limit=limit, lacks=lacks)
     return LoadedModel(manager, facts, info, rows, images)
 
 
@@ -90,18 +68,38 @@ def explain(config: WorkerConfig) -> EngineSupport:
     import torch
     from transformers import __version__
 
+    graphs = _has_graphs(_find_device(torch, config.device), args)
+    no_vision = None
     if config.model:
         _refuse_recurrent(config.model)
-    graphs = _find_device(torch, config.device).type != "cpu" and adapter.has_graphs(args.batching)
-    blind = None
-    if config.model:
-        try:
-            _image_processor(config, graphs=graphs)
-        except NoVision as reason:
-            blind = " ".join(str(reason).split())
-    guided = find_spec("llguidance") is not None
-    lacks = adapter.lacking(args, graphs=graphs, guided=guided, blind=blind)
+        no_vision = _no_vision(config, graphs=graphs)
+    is_guided = find_spec("llguidance") is not None
+    lacks = adapter.lacking(args, graphs=graphs, guided=is_guided, no_vision=no_vision)
     return EngineSupport(__version__, adapter.ALL_FEATURES - set(lacks), lacks)
+
+
+def _import_libraries() -> tuple[Any, Any]:
+    """Returns torch and transformers."""
+    if "torch" not in sys.modules:
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read once, when OpenMP is loaded
+    import torch
+    import transformers
+
+    if not sys.stderr.isatty():
+        transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    return torch, transformers
+
+
+def _has_graphs(device: Any, args: adapter.EngineArgs) -> bool:
+    """Returns whether steps may run as CUDA graphs."""
+    return device.type != "cpu" and adapter.has_graphs(args.batching)
+
+
+def _prepare_cpu(torch: Any, args: adapter.EngineArgs) -> None:
+    from services.worker.engines.transformers import attention
+
+    torch.set_num_threads(args.threads or _cpu_threads())
+    attention.install()
 
 
 def _model(
@@ -157,6 +155,27 @@ def _image_processor(config: WorkerConfig, *, graphs: bool) -> ImageProcessor:
     return processor
 
 
+def _no_vision(config: WorkerConfig, *, graphs: bool) -> str | None:
+    """Returns why the model gets no images, by its files; None if it gets them."""
+    try:
+        _image_processor(config, graphs=graphs)
+    except NoVision as reason:
+        return _one_line(reason)
+    return None
+
+
+def _open_images(manager: Any, config: WorkerConfig, *, graphs: bool) -> tuple[Any, str | None]:
+    """Returns `image_features.Images`; or None, and why the model gets no images."""
+    try:
+        return _images(manager, config, graphs=graphs), None
+    except NoVision as reason:
+        return None, _one_line(reason)
+
+
+def _one_line(reason: NoVision) -> str:
+    return " ".join(str(reason).split())
+
+
 def _images(manager: Any, config: WorkerConfig, *, graphs: bool) -> Any:
     """Returns `image_features.Images`. Raises NoVision."""
     processor = _image_processor(config, graphs=graphs)
@@ -209,8 +228,25 @@ def _manager(
     return manager, rows
 
 
+def _load_guides(rows: Any, manager: Any, config: WorkerConfig) -> bool:
+    """Gives the rows their guides. Returns False where there are none: llguidance is not installed,
+    or cannot read the tokenizer."""
+    from services.worker.engines.guide import load_guides
+
+    rows.guides = load_guides(
+        config.model, _vocabulary(manager), trust_remote_code=config.trust_remote_code
+    )
+    return rows.guides is not None
+
+
 def _describe(
-    manager: Any, facts: ModelFacts, config: WorkerConfig, window: int, lacks: dict[str, str]
+    manager: Any,
+    facts: ModelFacts,
+    config: WorkerConfig,
+    *,
+    window: int,
+    limit: str,
+    lacks: dict[str, str],
 ) -> EngineInfo:
     from transformers import __version__
 
@@ -233,6 +269,7 @@ def _describe(
         vocab_size=_vocabulary(manager),
         lacking=lacks,
         full_len=window,
+        limit=limit,
     )
 
 
@@ -271,6 +308,16 @@ def _cpu_threads() -> int:
         return int(threads)
     all_but_one = len(os.sched_getaffinity(0)) - 1
     return max(1, min(MAX_THREADS, all_but_one))
+
+
+def _kv_tokens(
+    model: Any, device: Any, config: WorkerConfig, window: int
+) -> tuple[int | None, str]:
+    """Returns the capacity of the KV cache, in tokens (None: the library's own choice), and what
+    limits it."""
+    if config.kv_tokens is not None or device.type != "cpu":
+        return config.kv_tokens, KV_LIMIT
+    return cpu_kv_tokens(_kv_bytes_per_token(model), window, available_bytes())
 
 
 def _kv_bytes_per_token(model: Any) -> int:

@@ -21,7 +21,7 @@ from services.worker.engines.open_turns import Callback, OpenTurns
 from services.worker.engines.transformers.step_gate import StepGate
 
 TensorPair: TypeAlias = tuple[torch.Tensor, torch.Tensor]
-"""A tensor that was read, and the model's own."""
+"""A tensor of the checkpoint, and the model's own, which it replaces."""
 _CHECK_S = 0.25
 _NAMED = 3
 """Names of tensors in an error."""
@@ -104,7 +104,7 @@ def read_weights(source: str, model: Any) -> list[TensorPair]:
     if not any(Path(source).glob("*.safetensors")):
         raise Invalid(f"{source} has no safetensors", param="source")
     try:
-        read, info = type(model).from_pretrained(
+        checkpoint, info = type(model).from_pretrained(
             source,
             config=model.config,
             generation_config=model.generation_config,
@@ -120,18 +120,18 @@ def read_weights(source: str, model: Any) -> list[TensorPair]:
         if info[problem]:
             names = sorted(map(str, info[problem]))[:_NAMED]
             raise Invalid(f"{source} does not fit the model: {problem} {names}", param="source")
-    tensors = read.state_dict()
-    return [(tensors[name], own) for name, own in model.state_dict().items()]
+    tensors = checkpoint.state_dict()
+    return [(tensors[name], target) for name, target in model.state_dict().items()]
 
 
 def copy_weights(pairs: Sequence[TensorPair]) -> None:
     """Overwrites the model's own tensors. A step may still run on the device."""
-    is_asynchronous = any(own.device.type != "cpu" for _, own in pairs)
+    is_asynchronous = any(target.device.type != "cpu" for _, target in pairs)
     if is_asynchronous:
         torch.accelerator.synchronize()
     with torch.no_grad():
-        for tensor, own in pairs:
-            own.copy_(tensor)
+        for tensor, target in pairs:
+            target.copy_(tensor)
     if is_asynchronous:
         torch.accelerator.synchronize()
 
