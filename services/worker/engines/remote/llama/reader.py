@@ -33,13 +33,13 @@ SPARE_TOKENS = 3
 """The most tokens, of one byte each, that end a character after its first one."""
 
 
-class _LogProb(Struct):
+class _LlamaLogprob(Struct):
     id: int
     logprob: float
 
 
-class _Scored(_LogProb):
-    top_logprobs: list[_LogProb] = []
+class _LlamaToken(_LlamaLogprob):
+    top_logprobs: list[_LlamaLogprob] = []
 
 
 class _Progress(Struct):
@@ -47,7 +47,7 @@ class _Progress(Struct):
     cache: int
 
 
-class _Event(Struct):
+class _LlamaEvent(Struct):
     tokens: list[int] | None = None
     content: str = ""
     stop: bool = False
@@ -56,7 +56,7 @@ class _Event(Struct):
     tokens_predicted: int | None = None
     tokens_evaluated: int | None = None
     prompt_progress: _Progress | None = None
-    completion_probabilities: list[_Scored] | None = None
+    completion_probabilities: list[_LlamaToken] | None = None
     error: ReportedError | None = None
 
 
@@ -67,10 +67,10 @@ class ReaderVocabulary(Struct, frozen=True):
     eos_ids: frozenset[int]
 
 
-_decoder = msgspec.json.Decoder(_Event)
+_decoder = msgspec.json.Decoder(_LlamaEvent)
 
 
-class LlamaReader(EventReader[_Event]):
+class LlamaReader(EventReader[_LlamaEvent]):
     """Reads the events of one turn."""
 
     def __init__(self, request: EngineRequest, vocabulary: ReaderVocabulary) -> None:
@@ -84,7 +84,7 @@ class LlamaReader(EventReader[_Event]):
         self._total = 0
 
     @override
-    def chunk(self, event: _Event) -> AnswerChunk:
+    def chunk(self, event: _LlamaEvent) -> AnswerChunk:
         if event.error is not None:
             raise HttpRefusal(event.error.code, event.error.message)
         if event.prompt_progress is not None:
@@ -99,7 +99,7 @@ class LlamaReader(EventReader[_Event]):
             chunk.counts = Counts(event.tokens_evaluated, self._total)
         return chunk
 
-    def _read_tokens(self, event: _Event, tokens: list[int], predicted: int) -> AnswerChunk:
+    def _read_tokens(self, event: _LlamaEvent, tokens: list[int], predicted: int) -> AnswerChunk:
         """The tokens of an event, with those before them that were not sent."""
         unsent = predicted - self._total - len(tokens)
         logprobs = None
@@ -120,7 +120,7 @@ class LlamaReader(EventReader[_Event]):
             return AnswerChunk(tokens, logprobs)
         return AnswerChunk(tokens[:left], logprobs, end=TurnEnd(FinishReason.LENGTH), closes=True)
 
-    def _pairs(self, scored: _Scored) -> list[tuple[int, float]]:
+    def _pairs(self, scored: _LlamaToken) -> list[tuple[int, float]]:
         return chosen_then(
             _pair(scored), [_pair(other) for other in scored.top_logprobs], self._top
         )
@@ -131,7 +131,7 @@ def most_tokens(request: EngineRequest) -> int:
     return max(1, request.sampling.max_tokens or 0)
 
 
-def _end_error(event: _Event) -> BadAnswer:
+def _end_error(event: _LlamaEvent) -> BadAnswer:
     """The error of a turn that the server ended: the reader ends each before."""
     if event.stop_type == "word":
         return BadAnswer(f"it stopped at its own {event.stopping_word!r} (--reverse-prompt)")
@@ -150,5 +150,5 @@ def _cut(
     )
 
 
-def _pair(entry: _LogProb) -> tuple[int, float]:
+def _pair(entry: _LlamaLogprob) -> tuple[int, float]:
     return entry.id, max(entry.logprob, LOWEST_LOGPROB)

@@ -25,7 +25,7 @@ from services.worker.engines.remote.event_reader import (
 from services.worker.engines.remote.http import HttpRefusal
 
 
-class _LogProb(Struct, array_like=True):
+class _SglangLogprob(Struct, array_like=True):
     logprob: float | None
     """None: not a number in JSON, so that the token is impossible."""
     token_id: int
@@ -44,22 +44,22 @@ class _Meta(Struct):
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     cached_tokens: int | None = None
-    output_token_logprobs: list[_LogProb] | None = None
-    output_top_logprobs: list[list[_LogProb] | None] | None = None
+    output_token_logprobs: list[_SglangLogprob] | None = None
+    output_top_logprobs: list[list[_SglangLogprob] | None] | None = None
     weight_versions: list[LabeledSpan] | None = None
     routed_experts: Raw = NO_EXPERTS
 
 
-class _Event(Struct):
+class _SglangEvent(Struct):
     output_ids: list[int] | None = None
     meta_info: _Meta | None = None
     error: ReportedError | None = None
 
 
-_decoder = msgspec.json.Decoder(_Event)
+_decoder = msgspec.json.Decoder(_SglangEvent)
 
 
-class SglangReader(EventReader[_Event]):
+class SglangReader(EventReader[_SglangEvent]):
     """Reads events of both forms: with all ids of the turn so far, and with new ones only
     (`--incremental-streaming-output`)."""
 
@@ -73,7 +73,7 @@ class SglangReader(EventReader[_Event]):
         """Whether each event has all ids; None: not known before the second event with ids."""
 
     @override
-    def chunk(self, event: _Event) -> AnswerChunk:
+    def chunk(self, event: _SglangEvent) -> AnswerChunk:
         if event.error is not None:
             raise HttpRefusal(event.error.code, event.error.message)
         meta = event.meta_info
@@ -126,7 +126,9 @@ class SglangReader(EventReader[_Event]):
             self._pairs(one, row) for one, row in zip(chosen[start:], rows[start:], strict=True)
         ]
 
-    def _pairs(self, chosen: _LogProb, row: list[_LogProb] | None) -> list[tuple[int, float]]:
+    def _pairs(
+        self, chosen: _SglangLogprob, row: list[_SglangLogprob] | None
+    ) -> list[tuple[int, float]]:
         return chosen_then(_pair(chosen), [_pair(other) for other in row or ()], self._top)
 
 
@@ -142,5 +144,5 @@ def _end_turn(finish: _Finish, chunk: AnswerChunk) -> None:
     chunk.end_at_last_token()
 
 
-def _pair(entry: _LogProb) -> tuple[int, float]:
+def _pair(entry: _SglangLogprob) -> tuple[int, float]:
     return entry.token_id, float("-inf") if entry.logprob is None else entry.logprob

@@ -28,17 +28,17 @@ _ENDED_BY_SERVER = frozenset(("abort", "error"))
 the server was paused or shuts down, or failed internally. The turn can be continued."""
 
 
-class _LogProb(Struct):
+class _VllmLogprob(Struct):
     token_id: int
     logprob: float
 
 
-class _Content(_LogProb):
-    top_logprobs: list[_LogProb] = []
+class _VllmToken(_VllmLogprob):
+    top_logprobs: list[_VllmLogprob] = []
 
 
 class _LogProbs(Struct):
-    content: list[_Content] | None = None
+    content: list[_VllmToken] | None = None
 
 
 class _Choice(Struct):
@@ -65,17 +65,17 @@ class _Error(Struct):
     code: int | str | None = None
 
 
-class _Event(Struct):
+class _VllmEvent(Struct):
     choices: list[_Choice] | None = None
     usage: _Usage | None = None
     error: _Error | None = None
     prompt_token_ids: list[int] = []
 
 
-_decoder = msgspec.json.Decoder(_Event)
+_decoder = msgspec.json.Decoder(_VllmEvent)
 
 
-class VllmReader(EventReader[_Event]):
+class VllmReader(EventReader[_VllmEvent]):
     """Reads the events of one turn."""
 
     def __init__(self, top: int | None) -> None:
@@ -84,7 +84,7 @@ class VllmReader(EventReader[_Event]):
         self._top = top or 0
 
     @override
-    def chunk(self, event: _Event) -> AnswerChunk:
+    def chunk(self, event: _VllmEvent) -> AnswerChunk:
         if event.error is not None:
             raise _error(event.error)
         chunk = AnswerChunk(prompt_ids=event.prompt_token_ids)
@@ -123,7 +123,7 @@ class VllmReader(EventReader[_Event]):
         else:
             chunk.end = TurnEnd(_FINISH[reason])
 
-    def _pairs(self, content: _Content) -> list[tuple[int, float]]:
+    def _pairs(self, content: _VllmToken) -> list[tuple[int, float]]:
         others = [(other.token_id, other.logprob) for other in content.top_logprobs]
         return chosen_then((content.token_id, content.logprob), others, self._top)
 
