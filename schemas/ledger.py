@@ -4,18 +4,37 @@
 from msgspec import Struct, field
 
 
+class ParentTurn(Struct, frozen=True, omit_defaults=True):
+    """The last turn with its original tokens in a prompt. The prompt's ids are those of this turn's
+    prompt, its own, and those of the text after them."""
+
+    mac: bytes
+    end: int
+    """End of the text that the turn stands for."""
+    tokens: int = 0
+    """The number of its tokens in the prompt; 0: all."""
+    joint: str = ""
+    """Text between its tokens and the text after them: the part of a token in which a turn was cut
+    off."""
+
+
+class PreviousTurn(Struct, frozen=True):
+    """The last turn that a prompt restored, with or without its original tokens: it and its own
+    `previous_turn` are the entries of one session."""
+
+    mac: bytes
+    key: bytes
+    content: bytes
+    """Digest of the content of this turn and of the turns before it: equal for sessions in which
+    the model wrote the same tokens."""
+
+
 class LedgerContext(Struct, frozen=True, omit_defaults=True):
     """The part of a turn's ledger entry that describes its prompt. The preprocessor makes it, the
     worker carries it unread in the parse context, and the parser puts it into the entry.
 
-    It identifies the prompt's ids without holding them: those of `parent`'s prompt, `parent`'s
-    original tokens, and the ids of the text after them. Positions are characters of the prompt's
-    text with its marks of data (`RenderedPrompt.marked_text`). The fields are of
-
-    - the conversation: `state`, `started`;
-    - the prompt head and the turn opening: `head_chars`, `head_hash`, `opening`;
-    - the turn with its original tokens in the prompt: `parent` and `parent_…`, `joint`;
-    - the session: `previous`, `previous_key`, `history`, `session`.
+    It identifies the prompt's ids without holding them. Positions are characters of the prompt's
+    text with its marks of data (`RenderedPrompt.marked_text`).
     """
 
     state: bytes
@@ -28,24 +47,12 @@ class LedgerContext(Struct, frozen=True, omit_defaults=True):
     a forced call's opening. The template may write them differently once the turn is history."""
     started: str = ""
     """The text with which the client started the turn, without white space."""
-    parent: bytes = b""
-    """`mac` of the last turn with its original tokens in the prompt."""
-    parent_tokens: int = 0
-    """The number of the parent's tokens in the prompt; 0: all."""
-    parent_end: int = 0
-    """End of the text that `parent` stands for."""
-    previous: bytes = b""
-    """`mac` of the last turn that the prompt restored, with or without its original tokens: it and
-    its `previous` are the entries of this turn's session."""
-    previous_key: bytes = b""
-    history: bytes = b""
-    """Digest of the content of `previous` and of the turns before it: equal for sessions in which
-    the model wrote the same tokens."""
     session: bytes = b""
     """Digest of the client's session id; empty: the client sent none."""
-    joint: str = ""
-    """Text between `parent`'s tokens and the text after them: the part of a token in which a turn
-    was cut off."""
+    parent_turn: ParentTurn | None = None
+    """None: the whole prompt was encoded."""
+    previous_turn: PreviousTurn | None = None
+    """None: the prompt restored no turn."""
 
 
 class LedgerEntry(Struct, frozen=True, omit_defaults=True):

@@ -10,7 +10,7 @@ from msgspec import Struct
 from typing_extensions import override
 
 from schemas.conversation import Client, Conversation, Message, Reasoning, Text
-from schemas.ledger import LedgerContext, LedgerEntry
+from schemas.ledger import LedgerContext, LedgerEntry, PreviousTurn
 from schemas.session import session_digest
 from services.ledger.lookup.choice import choose
 from services.ledger.lookup.match import MatchedHistory, Outcome
@@ -82,13 +82,15 @@ def entry(
     previous: LedgerEntry | None = None,
     session: str = "",
 ) -> LedgerEntry:
+    link: PreviousTurn | None = None
+    if previous is not None:
+        link = PreviousTurn(previous.mac, previous.key, previous.mac)
     context = LedgerContext(
         b"",
         0,
         b"",
-        previous=previous.mac if previous is not None else b"",
-        previous_key=previous.key if previous is not None else b"",
         session=session_digest(session or None),
+        previous_turn=link,
     )
     return LedgerEntry(
         "m",

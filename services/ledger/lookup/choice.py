@@ -138,10 +138,12 @@ class _SentHistory:
         the one that its own prompt restored last. None, at the end, for one that the store
         lacks."""
         descendant: Turn | None = turn
-        while descendant is not None and descendant.entry.context.previous:
-            context = descendant.entry.context
-            number = self._number_of(context.previous_key, number)
-            descendant = self.store.get(context.previous)
+        while descendant is not None:
+            previous = descendant.entry.context.previous_turn
+            if previous is None:
+                return
+            number = self._number_of(previous.key, number)
+            descendant = self.store.get(previous.mac)
             if number < 0:
                 return
             yield number, descendant
@@ -151,10 +153,12 @@ class _SentHistory:
         need not be in this conversation."""
         macs: set[bytes] = set()
         ancestor: Turn | None = turn
-        while ancestor is not None and ancestor.entry.context.previous:
-            mac = ancestor.entry.context.previous
-            macs.add(mac)
-            ancestor = self.store.get(mac)
+        while ancestor is not None:
+            previous = ancestor.entry.context.previous_turn
+            if previous is None:
+                break
+            macs.add(previous.mac)
+            ancestor = self.store.get(previous.mac)
         return macs
 
     def proof_of_session(self, number: int, turn: Turn) -> Proof:

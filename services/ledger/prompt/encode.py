@@ -11,7 +11,7 @@ import hashlib
 from msgspec.structs import replace
 
 from schemas.conversation import ToolSpec
-from schemas.ledger import LedgerContext
+from schemas.ledger import LedgerContext, ParentTurn, PreviousTurn
 from schemas.session import session_digest
 from services.ledger.lookup.match import Match, MatchedHistory, Outcome
 from services.ledger.lookup.store import EntryStore, PromptCache
@@ -24,6 +24,8 @@ from services.ledger.turns.turn import Turn
 from services.ledger.turns.turn_reader import TurnReader
 from services.tokenization.encoder import Encoder
 from services.tokenization.segments import TokenIds
+
+_NO_PARENT = ParentTurn(b"", 0)
 
 
 class PromptEncoder:
@@ -65,8 +67,8 @@ class PromptEncoder:
         context = prompt.context
         if context is None:
             return
-        parent = self._parent(context)
-        extended = _prompt_key(parent.entry.context) if parent is not None else None
+        parent = self._kept_parent(context)
+        extended = _prompt_key(parent.turn.entry.context) if parent is not None else None
         self._prompts.put(_prompt_key(context), prompt.ids, instead_of=extended)
 
     # -- which turn
@@ -95,7 +97,7 @@ class PromptEncoder:
         kept = self._comparison.find(turn, heads.text, tools)
         if kept is not None:
             return Outcome.REUSED, kept
-        return Outcome.TEMPLATE, self._kept_parent(turn)
+        return Outcome.TEMPLATE, self._kept_parent(turn.entry.context)
 
     def _in_place(self, match: Match, heads: "HeadHasher") -> Turn | None:
         """The turn of a match that follows the same prompt head in the text; None: it moved."""
@@ -106,19 +108,16 @@ class PromptEncoder:
                 return turn
         return None
 
-    def _kept_parent(self, turn: Turn) -> KeptTurn | None:
-        """The turn that the prompt of another one was made of. Its text lies within the head of
+    def _kept_parent(self, context: LedgerContext) -> KeptTurn | None:
+        """The turn that the prompt with this context was made of. Its text lies within the head of
         that prompt, which the text begins with, and was compared when that prompt was made."""
-        context = turn.entry.context
-        parent = self._parent(context)
+        parent = context.parent_turn
         if parent is None:
             return None
-        return KeptTurn(parent, context.parent_end, context.joint, context.parent_tokens)
-
-    def _parent(self, context: LedgerContext) -> Turn | None:
-        if not context.parent:
+        turn = self._turns.get(parent.mac)
+        if turn is None:
             return None
-        return self._turns.get(context.parent)
+        return KeptTurn(turn, parent.end, parent.joint, parent.tokens)
 
     # -- which ids
 
@@ -128,15 +127,15 @@ class PromptEncoder:
         lost, its text is encoded."""
         context = turn.entry.context
         ids = self._prompts.get(_prompt_key(context))
-        forgotten: list[tuple[LedgerContext, Turn]] = []
+        forgotten: list[tuple[LedgerContext, KeptTurn]] = []
         """Prompts that are not in memory, newest first, each with the turn that it was made of."""
         while ids is None:
-            parent = self._parent(context)
+            parent = self._kept_parent(context)
             if parent is None:
                 ids = self._encoder.encode(text[: context.head_chars] + context.opening)
                 break
             forgotten.append((context, parent))
-            context = parent.entry.context
+            context = parent.turn.entry.context
             ids = self._prompts.get(_prompt_key(context))
 
         for context, parent in reversed(forgotten):
@@ -144,12 +143,12 @@ class PromptEncoder:
         return ids
 
     def _extended(
-        self, parent_prompt: TokenIds, parent: Turn, context: LedgerContext, text: str
+        self, parent_prompt: TokenIds, parent: KeptTurn, context: LedgerContext, text: str
     ) -> TokenIds:
         """The ids of the prompt with this context, which extends its parent's prompt."""
-        after_parent = text[context.parent_end : context.head_chars]
-        rest = self.fragment(context.joint + after_parent + context.opening)
-        return parent_prompt + parent.ids(context.parent_tokens) + rest
+        after_parent = text[parent.end : context.head_chars]
+        rest = self.fragment(parent.joint + after_parent + context.opening)
+        return parent_prompt + parent.ids() + rest
 
     def fragment(self, text: str) -> TokenIds:
         """The ids of text in the middle of a prompt: some tokenizers encode the start of a prompt
@@ -172,22 +171,18 @@ class PromptEncoder:
         state, started = start
         text = heads.text
         head_chars = self._reader.head_end(text, rendered.prefix)
-        context = LedgerContext(
+        previous: PreviousTurn | None = None
+        turn = history.newest_turn()
+        if turn is not None:
+            previous = PreviousTurn(turn.entry.mac, turn.entry.key, turn.content)
+        return LedgerContext(
             state,
             head_chars,
             heads.hash(head_chars),
             opening=self._encoder.plain(text[head_chars:]),
             started=started,
             session=session_digest(history.conversation.client.session),
-        )
-        previous = history.newest_turn()
-        if previous is None:
-            return context
-        return replace(
-            context,
-            previous=previous.entry.mac,
-            previous_key=previous.entry.key,
-            history=previous.content,
+            previous_turn=previous,
         )
 
 
@@ -215,13 +210,8 @@ def _states(history: MatchedHistory, context: LedgerContext | None) -> list[byte
 
 def _extending(context: LedgerContext, kept: KeptTurn) -> LedgerContext:
     """The context of a prompt that has this turn's original tokens."""
-    return replace(
-        context,
-        parent=kept.turn.entry.mac,
-        parent_tokens=kept.tokens,
-        parent_end=kept.end,
-        joint=kept.joint,
-    )
+    parent = ParentTurn(kept.turn.entry.mac, kept.end, kept.tokens, kept.joint)
+    return replace(context, parent_turn=parent)
 
 
 class HeadHasher:
@@ -244,9 +234,10 @@ class HeadHasher:
 
 
 def _prompt_key(context: LedgerContext) -> bytes:
-    hasher = new_hasher(context.parent)
-    end = f"{context.parent_tokens}:{context.parent_end}"
-    add_record(hasher, "prompt", end, context.joint, context.head_hash.hex(), context.opening)
+    parent = context.parent_turn or _NO_PARENT
+    hasher = new_hasher(parent.mac)
+    end = f"{parent.tokens}:{parent.end}"
+    add_record(hasher, "prompt", end, parent.joint, context.head_hash.hex(), context.opening)
     return hasher.digest()
 
 

@@ -57,7 +57,8 @@ class Turn(Struct):
     def of(cls, entry: LedgerEntry) -> "Turn":
         """The turn with this entry."""
         context = entry.context
-        hasher = new_hasher(context.history or context.previous)
+        previous = context.previous_turn
+        hasher = new_hasher(previous.content if previous is not None else b"")
         flags = f"{entry.closed} {entry.in_reasoning} {entry.calls_as_text}"
         add_record(hasher, "turn", flags, context.started, entry.prefix, entry.tail)
         hasher.update(entry.ids)

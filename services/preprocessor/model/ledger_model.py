@@ -13,7 +13,7 @@ from services.templates.messages import render_messages
 from services.tokenization.detokenizer import Vocabulary
 
 _ANSWER, _QUESTION = "zqsaid", "zqasked"
-LEDGER_VERSION = b"4"
+LEDGER_VERSION = b"5"
 """The form of prompts and entries. It changes when conversations are adapted to other messages, so
 that earlier prompts have another text, and when entries change."""
 
