@@ -15,10 +15,6 @@ Name = Annotated[str, Meta(min_length=1, max_length=64, pattern="^[a-zA-Z0-9_-]+
 """A tool's name in OpenAI's APIs."""
 JsonObject: TypeAlias = Annotated[Raw, Meta(extra_json_schema={"type": "object"})]
 """An object that keeps its spelling."""
-RefusedField = Annotated[
-    Raw, Meta(extra_json_schema={"type": "null", "description": "Not supported here."})
-]
-"""A field that this server lacks: ignored, it would change the answer silently."""
 FORMS = (
     "guided_json",
     "guided_regex",
