@@ -161,21 +161,21 @@ OUT_OF_MEMORY = ErrorInfo(
 
 
 def unexpected(error: Exception) -> ErrorInfo:
-    """Returns the error for an exception outside this tree: `INTERNAL` for a bug, or
-    `OUT_OF_MEMORY`, which clients may retry."""
+    """The error for an exception outside this tree: `INTERNAL` for a bug, or `OUT_OF_MEMORY`, which
+    clients may retry."""
     return OUT_OF_MEMORY if isinstance(error, MemoryError) else INTERNAL
 
 
 def as_turnwire_error(error: Exception, what: str) -> TurnwireError:
-    """Returns the error of a turn that an exception ends: the exception itself, or for one outside
-    this tree `EngineFailed`. `what`: what has failed, for the client."""
+    """The error of a turn that an exception ends: the exception itself, or for one outside this
+    tree `EngineFailed`. `what`: what has failed, for the client."""
     if isinstance(error, TurnwireError):
         return error
     return EngineFailed(f"{what}: {type(error).__name__}")
 
 
 def raised(info: ErrorInfo) -> TurnwireError:
-    """Returns the exception for an error that came over the bus."""
+    """The exception for an error that came over the bus."""
     error = _CLASSES[info.kind](info.message)
     error.info = info
     return error

@@ -365,7 +365,7 @@ TurnEvent: TypeAlias = Prepared | HostedResults | LoggedEvent
 
 
 def failure_of(event: TurnEvent) -> ErrorInfo | None:
-    """Returns the error with which this event ends a turn; None for every other event."""
+    """The error with which this event ends a turn; None for every other event."""
     if isinstance(event, Failed):
         return event.error
     if isinstance(event, Finish):

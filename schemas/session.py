@@ -28,7 +28,7 @@ _DIGEST_BYTES = 8
 
 
 def first_question(conversation: Conversation) -> str:
-    """Returns the text of the user's first message; "" where there is none."""
+    """The text of the user's first message; "" where there is none."""
     for message in conversation.messages:
         if message.role == "user":
             return "\n".join(part.text for part in message.parts if isinstance(part, Text))
@@ -36,15 +36,15 @@ def first_question(conversation: Conversation) -> str:
 
 
 def placement_key(conversation: Conversation) -> str:
-    """Returns a key of the session. A helper has the key of the agent that started it, so that both
-    get the same model."""
+    """A key of the session. A helper has the key of the agent that started it, so that both get the
+    same model."""
     session = conversation.client.parent or conversation.client.session
     return _hash(first_question(conversation) if session is None else session)
 
 
 def helper_key(conversation: Conversation) -> str | None:
-    """Returns the `placement_key` that the helpers of this helper have; None if the session is not
-    a helper's."""
+    """The `placement_key` that the helpers of this helper have; None if the session is not a
+    helper's."""
     client = conversation.client
     if client.parent is None or client.session is None:
         return None
@@ -52,7 +52,7 @@ def helper_key(conversation: Conversation) -> str | None:
 
 
 def tenant_key(conversation: Conversation, session: str | None) -> str:
-    """Returns a key of a session of the conversation's tenant.
+    """A key of a session of the conversation's tenant.
 
     `session`: the client's id of it; None: the session has none.
     """
@@ -62,15 +62,15 @@ def tenant_key(conversation: Conversation, session: str | None) -> str:
 
 
 def session_key(conversation: Conversation) -> SessionKey:
-    """Returns a key that prompts share which may begin with one another. Agents send the requests
-    of their helpers under the same session id, with other questions."""
+    """A key that prompts share which may begin with one another. Agents send the requests of their
+    helpers under the same session id, with other questions."""
     client = conversation.client
     question = _with_adapter(conversation, first_question(conversation))
     return client.tenant, client.session, _hash(question)
 
 
 def session_digest(session: str | None) -> bytes:
-    """Returns a client's session id as ledger entries have it; empty where there is none."""
+    """A client's session id as ledger entries have it; empty where there is none."""
     if not session:
         return b""
     data = f"session\0{session}".encode("utf-8", "surrogatepass")

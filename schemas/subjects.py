@@ -35,8 +35,8 @@ _SPECIAL = re.compile(r"[^A-Za-z0-9_-]")
 
 
 def escape(name: str) -> str:
-    """Returns any text as one subject token of [A-Za-z0-9_=-]; other bytes become =XX. `unescape`
-    reverses it."""
+    """Any text as one subject token of [A-Za-z0-9_=-]; other bytes become =XX. `unescape` reverses
+    it."""
     return _SPECIAL.sub(_escape_char, name) if name else "="
 
 
@@ -133,13 +133,13 @@ def heartbeats() -> str:
 
 
 def is_own(subject: str) -> bool:
-    """Returns whether the sender of a message has the protocol of this process."""
+    """Whether the sender of a message has the protocol of this process."""
     return subject.startswith(f"{PREFIX}.")
 
 
 def heartbeat_sender(subject: str) -> tuple[str, str, str]:
-    """Returns prefix, stage and escaped id of the sender: heartbeats of other protocols may have
-    any form."""
+    """Prefix, stage and escaped id of the sender: heartbeats of other protocols may have any
+    form."""
     protocol, _, stage, process = subject.rsplit(".", 3)
     return protocol, stage, process
 

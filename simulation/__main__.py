@@ -27,7 +27,7 @@ INTERRUPTED = 130
 
 
 def arguments() -> argparse.ArgumentParser:
-    """Returns the parser of the command line."""
+    """The parser of the command line."""
     parser = argparse.ArgumentParser(prog="python -m simulation", description=__doc__)
     parser.add_argument(
         "--turns", type=_positive, default=2000, metavar="N", help="turns to play, in all"
@@ -55,7 +55,7 @@ def _positive(text: str) -> int:
 
 
 def main() -> int:
-    """Returns the exit status: 1 if anything failed, 130 if it was interrupted."""
+    """The exit status: 1 if anything failed, 130 if it was interrupted."""
     parser = arguments()
     asked = parser.parse_args()
     if asked.trace and asked.seed is None:

@@ -37,8 +37,8 @@ _PROMPT_COUNTS = frozenset({"input_tokens", "prompt_tokens", "total_tokens"})
 
 
 def choice_of(data: Any) -> int | None:
-    """Returns the number of the choice that an event of Chat Completions belongs to; None: to all,
-    or to the only answer of another API."""
+    """The number of the choice that an event of Chat Completions belongs to; None: to all, or to
+    the only answer of another API."""
     if not isinstance(data, dict):
         return None
     if data.get("choices") and data.get("object") == "chat.completion.chunk":
@@ -50,7 +50,7 @@ def choice_of(data: Any) -> int | None:
 
 
 def by_choice(events: Events) -> list[list[tuple[str, Any]]]:
-    """Returns the events of each choice, with those that belong to all."""
+    """The events of each choice, with those that belong to all."""
     choices = sorted({choice for _, data in events if (choice := choice_of(data)) is not None}) or [
         0
     ]
@@ -60,7 +60,7 @@ def by_choice(events: Events) -> list[list[tuple[str, Any]]]:
 
 
 def log_probabilities(value: Any) -> list[Any]:
-    """Returns all log probabilities of tokens in an event or in events, in order."""
+    """All log probabilities of tokens in an event or in events, in order."""
     if isinstance(value, list | tuple):
         return [probability for member in value for probability in log_probabilities(member)]
     if not isinstance(value, dict):
@@ -74,13 +74,13 @@ def log_probabilities(value: Any) -> list[Any]:
 
 
 def canonical(events: Events) -> list[Any]:
-    """Returns the events without pings and log probabilities, with ids numbered by their first use,
-    and with pieces joined: those of the first choice, then those of the next one."""
+    """The events without pings and log probabilities, with ids numbered by their first use, and
+    with pieces joined: those of the first choice, then those of the next one."""
     return [event for choice in by_choice(events) for event in _canonical(choice)]
 
 
 def without_prompt_tokens(value: Any) -> Any:
-    """Returns events without the number of a prompt's tokens."""
+    """Events without the number of a prompt's tokens."""
     if isinstance(value, list):
         return [without_prompt_tokens(member) for member in value]
     if not isinstance(value, dict):

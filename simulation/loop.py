@@ -53,7 +53,7 @@ class Machine:
 
 
 def running_machine() -> Machine | None:
-    """Returns the process that runs now; None outside of all."""
+    """The process that runs now; None outside of all."""
     return _PROCESS.get()
 
 
@@ -94,7 +94,7 @@ class SimLoop(asyncio.BaseEventLoop):
     # -- asyncio's interface
 
     def time(self) -> float:
-        """Returns the virtual time."""
+        """The virtual time."""
         return self.now
 
     def call_soon(  # type: ignore[override]

@@ -151,7 +151,7 @@ class Stream:
         return sorted(late + there, key=lambda message: message.seq) if late else there
 
     def refusal(self, subject: str, headers: bytes, data: bytes) -> Json | None:
-        """Returns the error with which the stream refuses a message."""
+        """The error with which the stream refuses a message."""
         limit = self.config.get("max_msg_size") or -1
         if 0 <= limit < len(headers) + len(data):
             return error(400, 10054, "message size exceeds maximum allowed")
@@ -168,7 +168,7 @@ class Stream:
 
 
 def header(headers: bytes, name: bytes) -> bytes | None:
-    """Returns the value of a header; None if it is not there."""
+    """The value of a header; None if it is not there."""
     for line in headers.split(b"\r\n")[1:]:
         key, _, value = line.partition(b":")
         if key == name:
@@ -182,7 +182,7 @@ def error(code: int, number: int, text: str) -> Json:
 
 
 def change_refusal(old: Json, new: Json) -> Json | None:
-    """Returns the error with which a stream refuses a new configuration."""
+    """The error with which a stream refuses a new configuration."""
     if (old.get("storage") or "file") != (new.get("storage") or "file"):
         return error(500, 10052, "stream configuration update can not change storage type")
     if old.get("deny_delete") and not new.get("deny_delete"):

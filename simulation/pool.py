@@ -46,7 +46,7 @@ def play(seed: int, model: Path, trace: bool = False) -> Result:
 
 
 def reduce(seed: int, model: Path) -> list[str]:
-    """Returns the faults that a failing seed needs."""
+    """The faults that a failing seed needs."""
     from simulation import run
 
     return [str(fault) for fault in run.reduce(seed, model)]

@@ -74,19 +74,19 @@ def reached(name: str) -> None:
 
 
 def with_calls(source: str) -> str:
-    """Returns the source of a module with a call in the place of each mark."""
+    """The source of a module with a call in the place of each mark."""
     return _MARK.sub(lambda mark: f"{mark[1]}{_CALL}({mark[2].strip()!r})", source)
 
 
 @cache
 def marks() -> Sequence[str]:
-    """Returns the names of all rare branches of the services."""
+    """The names of all rare branches of the services."""
     files = [file.read_text(encoding="utf-8") for file in sorted(SERVICES.rglob("*.py"))]
     return [mark[2].strip() for text in files for mark in _MARK.finditer(text)]
 
 
 def take() -> dict[str, int]:
-    """Returns the branches that were reached since the last call."""
+    """The branches that were reached since the last call."""
     hits = dict(HITS)
     HITS.clear()
     return hits

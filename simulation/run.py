@@ -45,8 +45,8 @@ def play(seed: int, model: Path, *, trace: bool = False) -> Result:
 
 
 def reduce(seed: int, model: Path) -> list[Fault]:
-    """Returns the fewest of a failing seed's faults with which it still fails: the shortest
-    beginning, and of that what is needed."""
+    """The fewest of a failing seed's faults with which it still fails: the shortest beginning, and
+    of that what is needed."""
     scenario = _scenario(seed, model)
     faults: Sequence[Fault] = scenario.faults
     for count in range(len(faults) + 1):

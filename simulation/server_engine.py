@@ -58,15 +58,15 @@ class ServerEngine(Engine):
         self._chance = chance
 
     def draw_lie(self) -> Lie | None:
-        """Returns the lie about one event, if it is one."""
+        """The lie about one event, if it is one."""
         return self._random.choice(LIES) if self._lies() else None
 
     def draw_id(self) -> object:
-        """Returns a value that no token has."""
+        """A value that no token has."""
         return self._random.choice((self._vocab_size, -1, True, "8", 8.5))
 
     def draw_silence_s(self) -> float:
-        """Returns how long a silence takes."""
+        """How long a silence takes."""
         return self._random.random() * SILENCE_S
 
     @override

@@ -244,9 +244,9 @@ def write_result(
 
 
 def sign_flip_p(differences: Sequence[int]) -> float:
-    """Returns the exact two-sided p of a sign-flip permutation test of paired differences: the
-    share of all choices of their signs with a sum at least as far from 0. Without an effect, either
-    sign is as likely as the other. It is at least 2 ** (1 - number of differences), and never 0."""
+    """The exact two-sided p of a sign-flip permutation test of paired differences: the share of all
+    choices of their signs with a sum at least as far from 0. Without an effect, either sign is as
+    likely as the other. It is at least 2 ** (1 - number of differences), and never 0."""
     ways = Counter({0: 1})
     for difference in differences:
         more = Counter({total + difference: count for total, count in ways.items()})

@@ -69,7 +69,7 @@ COMMAND = Command(parse)
 
 
 def _read(file: Path) -> bytes:
-    """Returns the content of a file. Raises UsageError, OSError."""
+    """The content of a file. Raises UsageError, OSError."""
     try:
         return file.read_bytes()
     except FileNotFoundError:

@@ -34,7 +34,7 @@ class UsageError(CommandError):
 
 
 def describe_status(status: int) -> str:
-    """Returns an exit status in words: `status 1`, `killed by SIGSEGV`."""
+    """An exit status in words: `status 1`, `killed by SIGSEGV`."""
     if status >= 0:
         return f"status {status}"
     try:
@@ -50,8 +50,7 @@ def create_file(path: Path, data: bytes, mode: int = 0o600) -> None:
 
 
 def read_text(path: Path) -> str:
-    """Returns the text of a file. Raises UsageError, with the file's name, if it is not UTF-8;
-    OSError."""
+    """The text of a file. Raises UsageError, with the file's name, if it is not UTF-8; OSError."""
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
@@ -80,15 +79,14 @@ def make_private(path: Path) -> None:
 
 
 def reachable_host(host: str) -> str:
-    """Returns the host to use in URLs of a listener on `host`, for clients on this machine."""
+    """The host to use in URLs of a listener on `host`, for clients on this machine."""
     host = _LOOPBACK.get(host, host)
     return f"[{host}]" if ":" in host and not host.startswith("[") else host
 
 
 def other_machines_hosts(host: str, allowed: AllowedHosts) -> list[str]:
-    """Returns the hosts by which other machines reach a server that listens on `host`: this
-    machine's name, if the server allows it, and address where it listens on all addresses;
-    elsewhere none."""
+    """The hosts by which other machines reach a server that listens on `host`: this machine's name,
+    if the server allows it, and address where it listens on all addresses; elsewhere none."""
     if host not in _LOOPBACK:
         return []
     hosts = list(filter(allowed.allows, [socket.gethostname()]))
@@ -115,8 +113,8 @@ def get(url: str, timeout_s: float) -> tuple[int, bytes]:
 def reserve_ports(
     host: str, port: int, count: int, flags: tuple[str, str] = ("--host", "--port")
 ) -> list[int]:
-    """Returns `port` unless it is 0, and free ports for the others. Only servers that name a port
-    can listen on it. `flags`: those that set host and port, for the error.
+    """`port` unless it is 0, and free ports for the others. Only servers that name a port can
+    listen on it. `flags`: those that set host and port, for the error.
 
     Raises OSError, with the port and a remedy, if the port is in use.
     """
@@ -136,7 +134,7 @@ def reserve_ports(
 
 
 def _port_hint(error: OSError, port: int, host_flag: str, port_flag: str) -> str:
-    """Returns why a server cannot listen on a port, and what to do."""
+    """Why a server cannot listen on a port, and what to do."""
     if error.errno == errno.EADDRINUSE:
         user = " (the default port of Prometheus' node_exporter)" if port == _NODE_EXPORTER else ""
         return f"is in use{user}; choose another with {port_flag}, or {port_flag} 0 for a free one"

@@ -89,12 +89,12 @@ def _time_of_start(path: Path) -> int:
 
 
 def newest_instance(env: Mapping[str, str]) -> Instance | None:
-    """Returns the instance that was started last; None if none runs."""
+    """The instance that was started last; None if none runs."""
     return next(running_instances(env), None)
 
 
 def instance_at(url: str | None, env: Mapping[str, str]) -> Instance | None:
-    """Returns the instance that serves this address; else, and for None, the newest one."""
+    """The instance that serves this address; else, and for None, the newest one."""
     instances = list(running_instances(env))
     if url:
         address = url.replace("//localhost", "//127.0.0.1").rstrip("/").removesuffix("/v1")
@@ -103,15 +103,15 @@ def instance_at(url: str | None, env: Mapping[str, str]) -> Instance | None:
 
 
 def instance_on(nats_url: str, env: Mapping[str, str]) -> Instance | None:
-    """Returns the instance on this bus; None if there is none."""
+    """The instance on this bus; None if there is none."""
     return next(
         (instance for instance in running_instances(env) if instance.nats_url == nats_url), None
     )
 
 
 def successor_of(ended: Instance, env: Mapping[str, str]) -> Instance | None:
-    """Returns the newest instance with the state directory of one that has ended; None while that
-    one runs, or if there is none."""
+    """The newest instance with the state directory of one that has ended; None while that one runs,
+    or if there is none."""
     running = list(running_instances(env))
     if any(instance.pid == ended.pid for instance in running):
         return None
@@ -119,8 +119,8 @@ def successor_of(ended: Instance, env: Mapping[str, str]) -> Instance | None:
 
 
 def bus_defaults(env: Mapping[str, str], url: str | None = None) -> dict[str, Any]:
-    """Returns defaults of `BusConfig` for interactive commands: the bus of the instance at `url`,
-    else of the newest one, and a short timeout."""
+    """Defaults of `BusConfig` for interactive commands: the bus of the instance at `url`, else of
+    the newest one, and a short timeout."""
     defaults: dict[str, Any] = {"connect_timeout_s": CONNECT_S}
     instance = instance_at(url, env)
     if instance is not None:
@@ -129,8 +129,8 @@ def bus_defaults(env: Mapping[str, str], url: str | None = None) -> dict[str, An
 
 
 def load_bus(sources: Sources) -> BusConfig:
-    """Returns the bus that a command watches: what the user names, else that of the newest
-    instance, else the default one.
+    """The bus that a command watches: what the user names, else that of the newest instance, else
+    the default one.
 
     Raises CommandError if nothing answers at the default one.
     """
@@ -148,8 +148,8 @@ def load_bus(sources: Sources) -> BusConfig:
 
 
 def server_url(url: str | None, env: Mapping[str, str]) -> str:
-    """Returns the address of the server: `url` if passed, else that of the newest instance, else
-    the default."""
+    """The address of the server: `url` if passed, else that of the newest instance, else the
+    default."""
     if url:
         return url
     instance = newest_instance(env)
@@ -157,8 +157,8 @@ def server_url(url: str | None, env: Mapping[str, str]) -> str:
 
 
 def program() -> str:
-    """Returns how a shell calls this installation's `turnwire`: by name if the shell finds it, else
-    by path."""
+    """How a shell calls this installation's `turnwire`: by name if the shell finds it, else by
+    path."""
     installed = Path(sys.executable).with_name("turnwire")
     if not installed.exists():
         return "turnwire"
@@ -171,7 +171,7 @@ def program() -> str:
 
 
 def default_state_dir(env: Mapping[str, str]) -> Path:
-    """Returns `turnwire` in the user's state directory (XDG Base Directory Specification)."""
+    """`turnwire` in the user's state directory (XDG Base Directory Specification)."""
     base = Path(env.get("XDG_STATE_HOME") or "")
     if not base.is_absolute():
         base = Path.home() / ".local" / "state"
@@ -183,7 +183,7 @@ def _directory(env: Mapping[str, str]) -> Path:
 
 
 def _read(path: Path) -> Instance | None:
-    """Returns the instance of a file. If it does not run, removes the file and returns None."""
+    """The instance of a file. If it does not run, removes the file and returns None."""
     with path.open("rb") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

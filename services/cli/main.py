@@ -72,7 +72,7 @@ def _run(name: str, arguments: Sequence[str]) -> int:
 
 
 def usage() -> str:
-    """Returns the overview of all commands."""
+    """The overview of all commands."""
     texts = summaries()
     width = max(map(len, texts))
     commands = "\n".join(f"  {name:<{width}}  {text}" for name, text in texts.items())

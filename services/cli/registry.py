@@ -111,7 +111,7 @@ class Command(Struct, frozen=True):
 
 
 def load_command(name: str) -> Command | None:
-    """Returns the command called `name`; None if there is none.
+    """The command called `name`; None if there is none.
 
     Raises CommandError if another package's command cannot be imported.
     """
@@ -123,8 +123,8 @@ def load_command(name: str) -> Command | None:
 
 
 def summaries() -> dict[str, str]:
-    """Returns what each command does, by name; for a command of another package, the first line of
-    its help, or the error of its import."""
+    """What each command does, by name; for a command of another package, the first line of its
+    help, or the error of its import."""
     texts = {name: text for name, (_, text) in BUILT_IN.items()}
     for name, entry in sorted(_entry_points().items()):
         try:
@@ -135,7 +135,7 @@ def summaries() -> dict[str, str]:
 
 
 def _entry_points() -> dict[str, EntryPoint]:
-    """Returns the entry points of other packages' commands."""
+    """The entry points of other packages' commands."""
     return {entry.name: entry for entry in entry_points(group=GROUP) if entry.name not in BUILT_IN}
 
 

@@ -27,8 +27,8 @@ _THOUGHTS = "</analysis>"
 def find_parent(
     sample: OpenSample, others: Sequence[OpenSample], *, one_run: bool
 ) -> Parent | None:
-    """Returns the parent of a sample that begins a conversation: for a request in the background,
-    the session beside it; otherwise the call that started an agent.
+    """The parent of a sample that begins a conversation: for a request in the background, the
+    session beside it; otherwise the call that started an agent.
 
     `others`: samples of the same tenant. `one_run`: they are of one run of an agent, so that equal
     texts are evidence without ids.

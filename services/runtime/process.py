@@ -138,8 +138,8 @@ class Process:
         return task
 
     def scope(self, trace: dict[str, str]) -> Scope:
-        """Returns the parent of this process's spans of a turn, from the trace context in a
-        message; `NO_SCOPE`: the turn is not traced."""
+        """The parent of this process's spans of a turn, from the trace context in a message;
+        `NO_SCOPE`: the turn is not traced."""
         if not trace or self.tracer is None:
             return NO_SCOPE
         return self.tracer.scope(trace)
@@ -328,7 +328,7 @@ def _tracer(
 
 
 def _bus_readings(bus: Bus) -> dict[str, Reading]:
-    """Returns the readings of this process's connection and its messages."""
+    """The readings of this process's connection and its messages."""
     return {
         "turnwire_bus_connected": Reading(
             "Whether the connection to NATS is up.", bus, "connected"

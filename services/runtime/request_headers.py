@@ -27,14 +27,14 @@ class AllowedHosts:
 
     @classmethod
     def of(cls, configured: Sequence[str], listening: str, *, guarded: bool) -> "AllowedHosts":
-        """Returns the configured names. The default is `listening`, the address of the listener, if
-        only this machine reaches it and there are no keys; otherwise all names."""
+        """The configured names. The default is `listening`, the address of the listener, if only
+        this machine reaches it and there are no keys; otherwise all names."""
         if configured:
             return cls(configured)
         return cls([listening] if is_loopback(listening) and not guarded else ["*"])
 
     def allows(self, host: str) -> bool:
-        """Returns whether a `Host` header has a name of this server."""
+        """Whether a `Host` header has a name of this server."""
         if self._all:
             return True
         try:
@@ -63,7 +63,7 @@ def _is_address(name: str) -> bool:
 
 
 def is_loopback(name: str) -> bool:
-    """Returns whether a host name or address can be reached from this machine only."""
+    """Whether a host name or address can be reached from this machine only."""
     return name.lower() == "localhost" or (_is_address(name) and ip_address(name).is_loopback)
 
 
@@ -84,8 +84,8 @@ def replace_invalid_bytes(server: Any) -> None:
 
 
 def _valid(name: str, value: str) -> str:
-    """Returns the value of a header as it can be encoded; different bytes stay different, since
-    they may be an id."""
+    """The value of a header as it can be encoded; different bytes stay different, since they may be
+    an id."""
     valid = value.encode(errors="replace").decode()
     if valid == value or name.lower() == "user-agent":  # the latter is only shown
         return valid

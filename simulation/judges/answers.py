@@ -148,7 +148,7 @@ def _agree(got: Sequence[Any], expected: Sequence[Any], applied: Sequence[Applie
 
 
 def faulty_s(request: Request, applied: Sequence[Applied]) -> float:
-    """Returns how long a request lasted while any fault had effects, in seconds."""
+    """How long a request lasted while any fault had effects, in seconds."""
     total, until = 0.0, request.began
     for effect in sorted(applied, key=lambda effect: effect.began):
         gone_s = NOTICED_S if effect.fault.kind == "lose machine" else 0.0

@@ -47,11 +47,11 @@ class Outages:
         world.loop.call_later(SAMPLE_S, self._sample, context=world.loop.system.context)
 
     def any(self, began: float, ended: float) -> bool:
-        """Returns whether anything was down at some time between two times."""
+        """Whether anything was down at some time between two times."""
         return any(down for at, down in self.samples if began <= at <= ended)
 
     def longest(self, stage: str, began: float, ended: float) -> float:
-        """Returns the longest time without a process of a stage, in seconds."""
+        """The longest time without a process of a stage, in seconds."""
         longest = current = 0.0
         for at, down in self.samples:
             if began <= at <= ended:
@@ -69,7 +69,7 @@ class EndJudge:
         self._recovery_s = recovery_s
 
     def forbidden(self, request: Request) -> str:
-        """Returns why the promises do not allow this end of a request; "" if they do."""
+        """Why the promises do not allow this end of a request; "" if they do."""
         near = [
             applied
             for applied in self._applied
@@ -173,7 +173,7 @@ class EndJudge:
 
 
 def lossy_s(request: Request, near: Sequence[Applied]) -> float:
-    """Returns how long a request lasted while much of what its stages send each other was lost, in
+    """How long a request lasted while much of what its stages send each other was lost, in
     seconds."""
     losing = [
         applied

@@ -27,7 +27,7 @@ class IdleStates:
             )
 
     def exceeded(self) -> list[str]:
-        """Returns what is left in processes."""
+        """What is left in processes."""
         return [
             f"{name} {text}"
             for name, running in self._world.running.items()

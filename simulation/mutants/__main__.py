@@ -23,7 +23,7 @@ CHOICE = 10
 
 
 def arguments() -> argparse.ArgumentParser:
-    """Returns the parser of the command line."""
+    """The parser of the command line."""
     parser = argparse.ArgumentParser(prog="python -m simulation.mutants", description=__doc__)
     parser.add_argument(
         "--only",
@@ -47,7 +47,7 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def main() -> int:
-    """Returns the exit status: 1 if a mutant was missed."""
+    """The exit status: 1 if a mutant was missed."""
     asked = arguments().parse_args()
     mutants = [
         mutant

@@ -66,7 +66,7 @@ class Baseline:
         return self._pool.submit(_choose, seeds, count, self._model).result()
 
     def reference(self, seed: int) -> bytes:
-        """Returns the pickled reference of a seed's workload."""
+        """The pickled reference of a seed's workload."""
         with self._lock:
             if seed not in self._references:
                 self._references[seed] = self._pool.submit(

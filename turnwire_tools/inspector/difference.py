@@ -127,7 +127,7 @@ def _compared(prompt: StoredPrompt) -> ComparedPrompt:
 
 
 def answer_parts(turn: InspectedTurn) -> list[Part]:
-    """Returns a turn's answer as a client would send it back."""
+    """A turn's answer as a client would send it back."""
     parts: list[Part] = []
     for block in turn.blocks:
         if block.kind == "reasoning":
@@ -140,9 +140,9 @@ def answer_parts(turn: InspectedTurn) -> list[Part]:
 
 
 def computed_again(turn: InspectedTurn) -> tuple[int, int]:
-    """Returns the numbers of prompt tokens that a previous turn had and this one computed: those
-    after the difference, unless the worker had the new prompt from another session, and those of
-    the common beginning."""
+    """The numbers of prompt tokens that a previous turn had and this one computed: those after the
+    difference, unless the worker had the new prompt from another session, and those of the common
+    beginning."""
     departure = turn.difference
     if departure is None:
         return 0, 0
@@ -189,9 +189,8 @@ def _cause(
     changes: Sequence[Change],
     ancestors: Iterable[InspectedTurn],
 ) -> tuple[str, str]:
-    """Returns the cause and its description. A change of the conversation explains a departure only
-    where that can be its place: one after the previous prompt's last message is due to the
-    answer."""
+    """The cause and its description. A change of the conversation explains a departure only where
+    that can be its place: one after the previous prompt's last message is due to the answer."""
     in_answer = at >= len(before.ids) - OPENING_TOKENS
     if in_answer:
         kinds = ("answer", "reasoning", "history")
@@ -218,7 +217,7 @@ def _cause(
 def _in_answer(
     turn: InspectedTurn, earlier: InspectedTurn, at: int, changes: Sequence[Change]
 ) -> tuple[str, str]:
-    """Returns cause and description of a departure in the answer of an earlier turn."""
+    """Cause and description of a departure in the answer of an earlier turn."""
     which = f"the answer of turn {earlier.number}"
     has_reasoning = any(block.kind == "reasoning" for block in earlier.blocks)
     if has_reasoning and at <= earlier.prompt + OPENING_TOKENS:

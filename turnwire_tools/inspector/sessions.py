@@ -116,7 +116,7 @@ class SessionFinder:
         self._remember(hash((turn.history, self._content_hash(answer))), turn.id)
 
     def history_keys(self, conversation: Conversation, known: list[int], shared: int) -> list[int]:
-        """Returns a key for the history after each answer; the first one for none.
+        """A key for the history after each answer; the first one for none.
 
         `known`: the keys of a request with the first `shared` messages; empty: they are not known.
         Requests with a session id and the same tools and first question are of one session. Agents

@@ -58,7 +58,7 @@ class OutputSource:
     def find_script(
         self, request: EngineRequest
     ) -> tuple[player.PlayDirective, player.Playback] | None:
-        """Returns the script that the prompt's tail names; None if it names none. Quick.
+        """The script that the prompt's tail names; None if it names none. Quick.
 
         Raises Invalid for an unknown script.
         """
@@ -72,9 +72,9 @@ class OutputSource:
         return None
 
     def output(self, request: EngineRequest) -> tuple[player.PlayDirective, player.Playback]:
-        """Returns the script that the user's request names anywhere, the output that the prompt
-        contains (in request mode), or the agent's reply. Takes milliseconds on long prompts, and on
-        each image.
+        """The script that the user's request names anywhere, the output that the prompt contains
+        (in request mode), or the agent's reply. Takes milliseconds on long prompts, and on each
+        image.
 
         Raises Invalid for a malformed directive, or a damaged image.
         """

@@ -12,7 +12,7 @@ _FILES = ("chat_template", "response_template")
 
 
 def file_problem(name: str, value: Any) -> str | None:
-    """Returns why the file that a setting names cannot be read; None: it can, or names none."""
+    """Why the file that a setting names cannot be read; None: it can, or names none."""
     if not name.endswith("_file") and name not in _FILES:
         return None
     path: str = value
@@ -31,7 +31,7 @@ def file_problem(name: str, value: Any) -> str | None:
 
 
 def place_problem(path: Path, *, is_file: bool) -> str | None:
-    """Returns why a directory, or a file, cannot be written at a path; None if it can."""
+    """Why a directory, or a file, cannot be written at a path; None if it can."""
     parents = path.parents if is_file else (path, *path.parents)
     folder = path
     try:

@@ -36,7 +36,7 @@ _TOKENIZER = re.compile(r"token|vocab|spiece|sentencepiece|tekken")
 
 
 def engine_problem(engine: str) -> str | None:
-    """Returns which package for an engine, or for tracing, is not installed; None if all are."""
+    """Which package for an engine, or for tracing, is not installed; None if all are."""
     package, extra = PACKAGES.get(engine, ("", ""))
     with suppress(ImportError):  # a parent package is missing
         if not package or importlib.util.find_spec(package) is not None:
@@ -46,8 +46,8 @@ def engine_problem(engine: str) -> str | None:
 
 
 def model_problem(model: str) -> str | None:
-    """Returns why the model cannot be loaded from local files; None if it can, or if it may be on
-    the hub."""
+    """Why the model cannot be loaded from local files; None if it can, or if it may be on the
+    hub."""
     if Path(model).expanduser().is_file():
         return f"{model} is a file; a model is a directory or a hub id"
     try:
@@ -98,7 +98,7 @@ def require_hub_model(model: str) -> None:
 
 
 def _reaches_hub() -> bool:
-    """Returns whether the hub accepts connections. Behind a proxy that is not tested: True."""
+    """Whether the hub accepts connections. Behind a proxy that is not tested: True."""
     hub = urlsplit(os.environ.get("HF_ENDPOINT") or "https://huggingface.co")
     if hub.scheme in getproxies() or not hub.hostname:
         return True

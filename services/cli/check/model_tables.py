@@ -56,8 +56,8 @@ class ModelSettings(Struct, frozen=True):
 
 
 def names_several(sources: Sources, up: LoadedConfig[Any]) -> bool:
-    """Returns whether the models are those of `--models`. A flag `--model` takes precedence over a
-    file that a variable or the configuration file names.
+    """Whether the models are those of `--models`. A flag `--model` takes precedence over a file
+    that a variable or the configuration file names.
 
     Raises ConfigError for both flags, and for a file without a model.
     """
@@ -139,7 +139,7 @@ def _mistakes(place: str, table: Any, known: set[str]) -> Iterator[str]:
 
 
 def _text(value: Any) -> str:
-    """Returns a value as a flag has it."""
+    """A value as a flag has it."""
     if isinstance(value, list):
         return ",".join(map(str, value))
     if isinstance(value, dict):

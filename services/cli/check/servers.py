@@ -37,7 +37,7 @@ def read_engine_url(config: Any) -> None:
 
 
 def _read_server_url(url: str) -> tuple[str, str | None, int, str]:
-    """Returns scheme, host, port and path."""
+    """Scheme, host, port and path."""
     read_url(url)
     parts = urlsplit(url)
     if "@" in parts.netloc:  # errors and the process list would show it
@@ -72,8 +72,7 @@ def examine_servers(worker: LoadedConfig[Any]) -> int | None:
 
 
 def path_hint(url: str) -> str:
-    """Returns what may be wrong with the path of an inference server that cannot be used; "":
-    nothing."""
+    """What may be wrong with the path of an inference server that cannot be used; "": nothing."""
     if urlsplit(url).path.rstrip("/").endswith("/v1"):
         return "; leave out the /v1 at its end"
     return ""

@@ -77,7 +77,7 @@ async def keep_buckets(config: BucketsConfig, every_s: float) -> None:
 
 
 def _buckets(config: BucketsConfig) -> list[list[BucketConfig]]:
-    """Returns each bucket with the numbers of its copies, the largest first."""
+    """Each bucket with the numbers of its copies, the largest first."""
     buckets = [bucket_config(config), image_bucket(config)]
     if config.ledger_store_mb:
         buckets.insert(0, ledger_bucket(config))

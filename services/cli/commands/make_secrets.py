@@ -62,8 +62,8 @@ def _share(directory: Path, name: str, users: Sequence[str]) -> None:
 
 
 def keep_or_make(path: Path, secret: str) -> str:
-    """Returns the text of the file. If there is none, makes it with `secret`. Not all users can
-    read it afterwards."""
+    """The text of the file. If there is none, makes it with `secret`. Not all users can read it
+    afterwards."""
     if not path.exists():
         replace_file(path, secret.encode() + b"\n")
     make_private(path)

@@ -121,8 +121,8 @@ def make(flags: CatalogFlags) -> dict[str, Any]:
 def with_profiles(
     entries: Sequence[dict[str, Any]], profiles: dict[str, Profile], flags: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """Returns the entries with profiles of Codex. Raises UsageError for a name or profile that does
-    not exist."""
+    """The entries with profiles of Codex. Raises UsageError for a name or profile that does not
+    exist."""
     names = [entry["slug"] for entry in entries]
     chosen = {"*": DEFAULT_PROFILE} if DEFAULT_PROFILE in profiles else {}
     chosen |= {name or "*": slug for name, _, slug in (flag.rpartition("=") for flag in flags)}

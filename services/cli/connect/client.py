@@ -69,12 +69,12 @@ class Target(Struct, frozen=True):
         return [self.model, *self.others]
 
     def base_url(self, api: ApiName) -> str:
-        """Returns the address to which a client of an API appends the API's paths."""
+        """The address to which a client of an API appends the API's paths."""
         return self.url if api == "messages" else f"{self.url}/v1"
 
     def settings_folder(self, default: str, variable: str | None = None) -> str:
-        """Returns the folder that the user chose, else the value of `variable`, else `default`, as
-        an absolute path."""
+        """The folder that the user chose, else the value of `variable`, else `default`, as an
+        absolute path."""
         home = self.env.get("HOME") or self.env.get("USERPROFILE") or "~"
         from_env = self.env.get(variable) if variable else None
         return os.path.abspath(

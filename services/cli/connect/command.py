@@ -138,7 +138,7 @@ def make_target(flags: ConnectFlags, env: Mapping[str, str]) -> Target:
 
 
 def text_of_plan(plan: ClientPlan) -> str:
-    """Returns the plan as text: a program, variables to export, or the contents of files."""
+    """The plan as text: a program, variables to export, or the contents of files."""
     if plan.code:
         return plan.code.rstrip()
     lines = [f"# {note}" for note in plan.notes]

@@ -29,8 +29,8 @@ class PrivateFolder:
         self._descriptor = descriptor
 
     def read(self, name: str) -> tuple[bytes, int] | None:
-        """Returns the content and the mode of a file; None: it does not exist. Raises CommandError
-        for a device."""
+        """The content and the mode of a file; None: it does not exist. Raises CommandError for a
+        device."""
         try:
             descriptor = os.open(
                 name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=self._descriptor

@@ -41,13 +41,12 @@ class ServedModel(Struct, frozen=True):
         return self.max_output_tokens or self.window
 
     def output_in(self, window: int) -> int:
-        """Returns the longest answer for a client that reserves room for it in a window: a quarter
-        at most."""
+        """The longest answer for a client that reserves room for it in a window: a quarter at
+        most."""
         return min(LONGEST_ANSWER, self.longest or window, max(1, window // 4))
 
     def supports(self, *path: str) -> bool:
-        """Returns whether the server lists a capability as supported. A path names one within
-        another."""
+        """Whether the server lists a capability as supported. A path names one within another."""
         entry: Any = self.capabilities
         for name in path:
             entry = entry.get(name) if isinstance(entry, dict) else None
@@ -66,7 +65,7 @@ class Server(Struct, frozen=True, rename={"models": "data", "catalogue": "models
     """The models are those that a key may use."""
 
     def choose(self, name: str | None) -> ServedModel:
-        """Returns the model with this name; for None, the first one. Raises ServerError."""
+        """The model with this name; for None, the first one. Raises ServerError."""
         for model in self.models:
             if name is None or model.id == name:
                 return model
@@ -88,7 +87,7 @@ class Server(Struct, frozen=True, rename={"models": "data", "catalogue": "models
 
 
 def base_url(address: str) -> str:
-    """Returns the base URL for an address that a user wrote. Raises ServerError."""
+    """The base URL for an address that a user wrote. Raises ServerError."""
     url = address if "//" in address else f"http://{address}"
     try:
         parts = urllib.parse.urlsplit(url)

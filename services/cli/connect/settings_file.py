@@ -58,7 +58,7 @@ class UndoRecord(Struct, frozen=True):
 
 
 def text_of(settings: ClientSettings) -> str:
-    """Returns the settings as the text of a new file."""
+    """The settings as the text of a new file."""
     return _render(settings, _load(settings.kind, "", Path()))
 
 
@@ -143,7 +143,7 @@ def _restore(
 
 
 def _read(folder: PrivateFolder, name: str) -> tuple[str | None, int]:
-    """Returns a file's text and mode. Raises UsageError if it is not UTF-8; OSError."""
+    """A file's text and mode. Raises UsageError if it is not UTF-8; OSError."""
     stored = folder.read(name)
     if stored is None:
         return None, PRIVATE
@@ -167,8 +167,8 @@ def _read_record(folder: PrivateFolder, name: str) -> UndoRecord | None:
 def _without_ours(
     kind: FileKind, record: UndoRecord, current: tuple[str | None, int], path: Path
 ) -> tuple[str | None, int]:
-    """Returns the text and mode that the file has without our settings; None: it does not exist.
-    The mode stays where the user has changed the file: a copy of the key may be in it."""
+    """The text and mode that the file has without our settings; None: it does not exist. The mode
+    stays where the user has changed the file: a copy of the key may be in it."""
     text, mode = current
     if text is None:
         return current
@@ -222,7 +222,7 @@ def _take_out(now: Any, before: Mapping[str, Any], after: Mapping[str, Any]) -> 
 
 
 def _same(left: Any, right: Any) -> bool:
-    """Returns whether two values are the same, where 1 is not true."""
+    """Whether two values are the same, where 1 is not true."""
     if isinstance(left, Mapping) and isinstance(right, Mapping):
         return left.keys() == right.keys() and all(
             _same(value, right[key]) for key, value in left.items()

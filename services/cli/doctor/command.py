@@ -150,7 +150,7 @@ def _engine_and_model(
 
 
 def _settings(loaded: Iterable[LoadedConfig[Any]]) -> Finding:
-    """Returns the settings that are not defaults, those that several stages share once."""
+    """The settings that are not defaults, those that several stages share once."""
     changed: dict[str, None] = {}
     for settings in loaded:
         for name, value, origin in settings.rows():

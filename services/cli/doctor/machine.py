@@ -154,7 +154,7 @@ def _version(package: str) -> str | None:
 
 
 def _output(*command: str) -> str:
-    """Returns the output of a program; "" if it fails."""
+    """The output of a program; "" if it fails."""
     try:
         process = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
     except (OSError, subprocess.SubprocessError):

@@ -65,7 +65,7 @@ class _Health(msgspec.Struct):
 
 
 def name_of(peer: Heartbeat) -> str:
-    """Returns stage, id and machine."""
+    """Stage, id and machine."""
     return f"{peer.stage} {peer.id}" + (f" on {peer.host}" if peer.host else "")
 
 

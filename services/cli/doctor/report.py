@@ -42,5 +42,5 @@ def print_report(findings: Iterable[Finding]) -> int:
 
 
 def first_line(error: BaseException) -> str:
-    """Returns the first line of an exception's text."""
+    """The first line of an exception's text."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -94,8 +94,8 @@ class _Trial:
         return assemble(conversation, self._setup, ledger=self._ledger)
 
     def _output(self, prompt: Prompt, text: str) -> str:
-        """Returns the output of a model for the prompt: a thought, where the prompt leaves room for
-        one, and `text`."""
+        """The output of a model for the prompt: a thought, where the prompt leaves room for one,
+        and `text`."""
         setup = self._setup
         style = setup.family.style
         if style.joint:

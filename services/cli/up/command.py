@@ -283,7 +283,7 @@ class _UpRun:
             await keep_store(bus, self._nats.store, NATS, self._supervisor, self._screen)
 
     def _process_ends(self, nats_url: str | None) -> "ProcessEnds":
-        """Returns what announces to the other processes at once that one has ended."""
+        """What announces to the other processes at once that one has ended."""
         from services.cli.up.process_ends import ProcessEnds  # takes 0.1 s
 
         bus = self._plan.frontend.bus
@@ -323,7 +323,7 @@ class _UpRun:
                     await asyncio.sleep(POLL_S)
 
     async def _context_window(self, url: str, ends: "ProcessEnds") -> int:
-        """Returns the first model's context window in tokens; 0: unknown."""
+        """The first model's context window in tokens; 0: unknown."""
         if self._plan.frontend.api_keys_file:  # the request would be refused, logged and counted
             return await ends.window(self._plan.model, HEARTBEAT_S)
         return await asyncio.to_thread(context_window, url, self._plan.model)

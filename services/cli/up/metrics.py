@@ -60,7 +60,7 @@ class ProcessMetrics(Collector):
 
 
 def _series(sample: Sample) -> list[tuple[str, str]]:
-    """Returns the labels that name a sample's series."""
+    """The labels that name a sample's series."""
     return sorted(label for label in sample.labels.items() if label[0] != "le")
 
 

@@ -51,7 +51,7 @@ class ModelPlan(Struct, frozen=True):
         return self.worker.model_name
 
     def process_names(self, stage: str) -> list[str]:
-        """Returns the names of its processes of a stage."""
+        """The names of its processes of a stage."""
         prefix = f"{stage}-{self.label}-" if self.label else f"{stage}-"
         return [f"{prefix}{number + 1}" for number in range(self.numbers[stage])]
 
@@ -85,11 +85,11 @@ class UpPlan(Struct, frozen=True):
         return self.models[0].name
 
     def url(self, port: int) -> str:
-        """Returns the base URL of a frontend, for clients on this machine."""
+        """The base URL of a frontend, for clients on this machine."""
         return self._url(reachable_host(self.frontend.host), port)
 
     def other_urls(self, port: int) -> list[str]:
-        """Returns the base URLs of a frontend for clients on other machines, if it listens on all
+        """The base URLs of a frontend for clients on other machines, if it listens on all
         addresses."""
         host = self.frontend.host
         allowed = AllowedHosts.of(self.frontend.allowed_hosts, host, guarded=self._is_guarded)
@@ -140,8 +140,7 @@ def make_plan(sources: Sources) -> UpPlan:
 
 
 def _serves_demo(sources: Sources, loaded: Mapping[str, LoadedConfig[Any]]) -> bool:
-    """Returns whether no model is named. Raises ConfigError if one is, and the demo is to have
-    vision."""
+    """Whether no model is named. Raises ConfigError if one is, and the demo is to have vision."""
     several = names_several(sources, loaded["up"])
     demo = loaded["worker"].origins["model"] == "default" and not several
     if loaded["up"].config.demo_vision and not demo:
@@ -172,13 +171,13 @@ def _plan_model(model: ModelSettings, defaults: Mapping[str, Any]) -> ModelPlan:
 
 
 def _process_numbers(up: UpConfig, worker: WorkerConfig) -> dict[str, int]:
-    """Returns the number of processes of each stage: one worker at least for each server."""
+    """The number of processes of each stage: one worker at least for each server."""
     workers = max(up.workers, len(worker.engine_urls))
     return {"preprocessor": up.preprocessors, "worker": workers, "parser": up.parsers}
 
 
 def _stage_defaults(up: UpConfig, state_dir: Path, *, demo: bool) -> dict[str, Any]:
-    """Returns what `up` sets for the stages unless the user has set another value."""
+    """What `up` sets for the stages unless the user has set another value."""
     name = "demo-vision-model" if up.demo_vision else "demo-model"
     defaults = {
         "model": str(state_dir / name),

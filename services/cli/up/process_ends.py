@@ -57,8 +57,8 @@ class ProcessEnds:
             self._received.set()
 
     async def window(self, model: str, timeout_s: float) -> int:
-        """Returns the context window of a model in tokens, which a heartbeat has; 0: none has come
-        in time."""
+        """The context window of a model in tokens, which a heartbeat has; 0: none has come in
+        time."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 while not any(self._windows(model)):

@@ -13,8 +13,7 @@ TIMEOUT_S = 5.0
 
 
 def readiness_problem(url: str, models: Iterable[str] = ()) -> str | None:
-    """Returns why a frontend is not ready, or does not serve one of the models; None if it does.
-    Blocks."""
+    """Why a frontend is not ready, or does not serve one of the models; None if it does. Blocks."""
     try:
         status, body = get(f"{url}/health", TIMEOUT_S)
     except OSError:
@@ -26,7 +25,7 @@ def readiness_problem(url: str, models: Iterable[str] = ()) -> str | None:
 
 
 def answers(url: str) -> bool:
-    """Returns whether a server of this machine answers. Blocks."""
+    """Whether a server of this machine answers. Blocks."""
     try:
         return get(url, TIMEOUT_S)[0] == HTTPStatus.OK
     except OSError:
@@ -34,7 +33,7 @@ def answers(url: str) -> bool:
 
 
 def problem_of(body: bytes) -> str:
-    """Returns the problem in an answer of /health."""
+    """The problem in an answer of /health."""
     with suppress(msgspec.DecodeError):
         answer = msgspec.json.decode(body)
         if isinstance(answer, dict):

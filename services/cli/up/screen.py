@@ -189,9 +189,9 @@ def instructions(
     metrics_url: str = "",
     inspector_url: str = "",
 ) -> str:
-    """Returns how to use the server, as lines for a shell. `program`: how the shell calls
-    `turnwire`; `other_urls`: the first address as other machines may reach it; `metrics_url`,
-    `inspector_url`: where both are served, "" if they are not."""
+    """How to use the server, as lines for a shell. `program`: how the shell calls `turnwire`;
+    `other_urls`: the first address as other machines may reach it; `metrics_url`, `inspector_url`:
+    where both are served, "" if they are not."""
     names = ", ".join(model.name for model in plan.models)
     verb = "are" if len(plan.models) > 1 else "is"
     lines = [f"{names} {verb} served at {' '.join(urls)}  (ready after {seconds:.1f} s)\n"]
@@ -217,7 +217,7 @@ def instructions(
 
 
 def _first_request(plan: UpPlan, url: str) -> str:
-    """Returns a command that streams a turn."""
+    """A command that streams a turn."""
     key = ""
     if plan.frontend.api_keys_file:
         key = ' -H "x-api-key: $TURNWIRE_API_KEY"'
@@ -225,7 +225,7 @@ def _first_request(plan: UpPlan, url: str) -> str:
 
 
 def _client_settings(plan: UpPlan, url: str, model: ServedModelNotes, program: str) -> list[str]:
-    """Returns lines with the settings of agent clients."""
+    """Lines with the settings of agent clients."""
     keys = plan.frontend.api_keys_file
     certificate = plan.frontend.tls_cert_file
     exports = claude.make_settings(Target(url, ServedModel(plan.model, model.window))).exports
@@ -253,7 +253,7 @@ def _client_settings(plan: UpPlan, url: str, model: ServedModelNotes, program: s
 
 
 def log_text(name: str, line: str) -> Text:
-    """Returns a log line of a process as coloured text."""
+    """A log line of a process as coloured text."""
     text = Text(f"{datetime.now():%H:%M:%S} ", style="dim")
     text.append(f"{name:<15}", style=_COLOURS.get(name.partition("-")[0], ""))
     fields = _log_fields(line)
@@ -273,8 +273,7 @@ def log_text(name: str, line: str) -> Text:
 
 
 def log_line(name: str, line: str) -> str:
-    """Returns a log line of a process as JSON: unchanged, or a line of something else as an
-    event."""
+    """A log line of a process as JSON: unchanged, or a line of something else as an event."""
     if _log_fields(line) is not None:
         return line
     return _event_line(name, "info" if _ADDRESS.fullmatch(line) else "warning", line)
@@ -287,7 +286,7 @@ def _event_line(process: str, level: str, text: str, event: str = "output", **fi
 
 
 def shorten(value: object) -> str:
-    """Returns a value on one line. Cuts the middle out of a long one."""
+    """A value on one line. Cuts the middle out of a long one."""
     if not isinstance(value, str):
         value = msgspec.json.encode(value, enc_hook=str).decode()
     text = printable(value)
@@ -298,7 +297,7 @@ def shorten(value: object) -> str:
 
 
 def _log_fields(line: str) -> dict[str, object] | None:
-    """Returns the fields of a JSON log line; None for other lines."""
+    """The fields of a JSON log line; None for other lines."""
     try:
         fields = msgspec.json.decode(line)
     except msgspec.DecodeError:

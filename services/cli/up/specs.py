@@ -12,7 +12,7 @@ START_ORDER = ("preprocessor", "worker", "frontend", "parser")
 
 
 def inner_processes(plan: UpPlan) -> list[str]:
-    """Returns the names of the processes that are not frontends."""
+    """The names of the processes that are not frontends."""
     names: list[str] = []
     for stage in START_ORDER:
         if stage != "frontend":
@@ -22,7 +22,7 @@ def inner_processes(plan: UpPlan) -> list[str]:
 
 
 def inspector_spec(plan: UpPlan, bus_url: str, port: int) -> ChildSpec:
-    """Returns the spec of the process that serves the inspector."""
+    """The spec of the process that serves the inspector."""
     models = [f"{model.name}={model.worker.model}" for model in plan.models]
     if len(models) == 1:
         models = [plan.worker.model]
@@ -38,8 +38,8 @@ def make_specs(
     env: Mapping[str, str],
     metrics_ports: Sequence[int] = (),
 ) -> list[ChildSpec]:
-    """Returns the specs of all service processes, in the order of their start. `metrics_ports`:
-    those of the stages after the frontend; without them, these serve no metrics."""
+    """The specs of all service processes, in the order of their start. `metrics_ports`: those of
+    the stages after the frontend; without them, these serve no metrics."""
     flags_of_all = [f"--nats-url={nats_url}"] if nats_url else []
     metrics: dict[str, int] = {}
     if metrics_ports:
@@ -86,8 +86,8 @@ def _spec(
 
 
 def _quiet_variables(env: Mapping[str, str]) -> dict[str, str]:
-    """Returns variables to add to `env`. They stop numeric libraries from starting a thread for
-    each core in every process, and transformers from printing in each that torch is missing."""
+    """Variables to add to `env`. They stop numeric libraries from starting a thread for each core
+    in every process, and transformers from printing in each that torch is missing."""
     names = (
         "OMP_NUM_THREADS",
         "MKL_NUM_THREADS",

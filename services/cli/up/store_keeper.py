@@ -67,8 +67,8 @@ async def keep_store(
 
 
 async def _stores(bus: Bus) -> bool:
-    """Returns whether the server has JetStream, which it may turn off on a full disk, and all
-    buckets that there are take writes."""
+    """Whether the server has JetStream, which it may turn off on a full disk, and all buckets that
+    there are take writes."""
     try:
         await bus.jetstream(lambda js: js.account_info(), TIMEOUT_S)
     except TurnwireError:

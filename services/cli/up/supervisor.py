@@ -111,7 +111,7 @@ class Supervisor:
         return list(self._keepers)
 
     def pid(self, name: str) -> int | None:
-        """Returns the process id of a child; None if it does not run now."""
+        """The process id of a child; None if it does not run now."""
         process = self._running.get(name)
         return process.pid if process else None
 
@@ -201,7 +201,7 @@ class Supervisor:
         return status
 
     def _can_start_again(self, spec: ChildSpec, status: int, failures: int) -> bool:
-        """Returns whether a child that has ended is to be started again. Reports one that does not
+        """Whether a child that has ended is to be started again. Reports one that does not
         start."""
         is_usage = status == USAGE
         gives_up = not self.ready and failures >= START_ATTEMPTS
@@ -254,7 +254,7 @@ class Supervisor:
 
 
 def _after_return(line: bytes) -> str:
-    """Returns the text after the last carriage return that text follows; "" without one."""
+    """The text after the last carriage return that text follows; "" without one."""
     if b"\r" not in line:
         return ""
     last = line.rstrip(b"\r").rpartition(b"\r")[2]

@@ -37,7 +37,7 @@ class BranchCache(Generic[V]):
         return int(self._values.currsize)
 
     def get(self, key: Hashable) -> list[V]:
-        """Returns the values of a key, the last used first."""
+        """The values of a key, the last used first."""
         with self._lock:
             return list(self._values.get(key, ()))
 

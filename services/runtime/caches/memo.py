@@ -42,7 +42,7 @@ class Memo(Generic[T]):
         return int(self._entries.currsize)
 
     def get(self, part: D, make: Callable[[D], T]) -> T:
-        """Returns the result of `make` for a part, from the cache if possible. Raises as `make`."""
+        """The result of `make` for a part, from the cache if possible. Raises as `make`."""
         if not MIN_SIZE <= len(part) <= self._largest:
             return make(part)
         key = xxh3_64_intdigest(part.encode() if isinstance(part, str) else part)

@@ -23,7 +23,7 @@ class RecentTurns:
         self._attempts[turn] = max(attempt, self.attempt(turn))
 
     def attempt(self, turn: str) -> int:
-        """Returns the newest attempt that was noted; 0 for a turn without one."""
+        """The newest attempt that was noted; 0 for a turn without one."""
         return self._attempts.get(turn, 0)
 
     def __contains__(self, turn: str) -> bool:

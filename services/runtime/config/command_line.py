@@ -112,8 +112,8 @@ class _CommandLine:
         return function(*bound.args, **bound.kwargs) or CLEAN
 
     def _described(self) -> CommandFunction:
-        """Returns `_call` with the docstring of the command, from which cyclopts makes the help,
-        and with its parameters and the settings."""
+        """`_call` with the docstring of the command, from which cyclopts makes the help, and with
+        its parameters and the settings."""
         parameters = list(inspect.signature(self._command).parameters.values())
         if self._settings:
             del parameters[0]
@@ -142,7 +142,7 @@ class _CommandLine:
 
 
 def _help_place(argv: Sequence[str]) -> int | None:
-    """Returns the index after the first flag for help; None without one."""
+    """The index after the first flag for help; None without one."""
     for at, argument in enumerate(argv, 1):
         if argument in ("-h", "--help"):
             return at
@@ -163,7 +163,7 @@ def _refuse(prog: str, problems: Sequence[str]) -> NoReturn:
 
 
 def forwarded_arguments(flags: Mapping[str, Sequence[Token]], config: type[Config]) -> list[str]:
-    """Returns the `flags` that `config` has, as arguments for another process."""
+    """The `flags` that `config` has, as arguments for another process."""
     arguments: list[str] = []
     for option in options(config):
         for token in flags.get(option.field_info.name, ()):

@@ -56,12 +56,12 @@ class LoadedConfig(Struct, Generic[C], frozen=True):
     origins: dict[str, str]
 
     def chosen(self) -> dict[str, Any]:
-        """Returns the values that are not defaults, by name."""
+        """The values that are not defaults, by name."""
         names = [name for name, origin in self.origins.items() if origin != "default"]
         return {name: self._value(name) for name in names}
 
     def rows(self) -> list[tuple[str, Any, str]]:
-        """Returns (name, value, origin) of every option. Passwords in URLs are masked."""
+        """(name, value, origin) of every option. Passwords in URLs are masked."""
         return [
             (self._path(name), self._masked_value(name), origin)
             for name, origin in self.origins.items()
@@ -149,7 +149,7 @@ class Sources(Struct, frozen=True):
         yield _file_tokens(f"{self.file}", content)
 
     def _variables(self, prefix: str) -> dict[str, Sequence[Token]]:
-        """Returns the values of variables that begin with `prefix`, by option."""
+        """The values of variables that begin with `prefix`, by option."""
         tokens: dict[str, Sequence[Token]] = {}
         for name, value in self.env.items():
             # Compose files pass an unset variable as an empty one.
@@ -178,14 +178,14 @@ def _missing(option: Argument) -> str:
 
 
 def _with_origin(error: ValueError, origins: Mapping[str, str]) -> str:
-    """Returns an error of a configuration, "name: reason", with where its value comes from."""
+    """An error of a configuration, "name: reason", with where its value comes from."""
     name, _, reason = str(error).partition(": ")
     origin = origins.get(name, "default")
     return str(error) if origin == "default" else f"Invalid value for {origin}: {reason}"
 
 
 def _file_tokens(place: str, values: Mapping[str, Any]) -> dict[str, Sequence[Token]]:
-    """Returns the tokens of values in a TOML file, by option."""
+    """The tokens of values in a TOML file, by option."""
     return {name: [_file_token(f"{place} {name}", value)] for name, value in values.items()}
 
 

@@ -12,7 +12,7 @@ _USERS = re.compile(r"\A([a-z]+://)?.*@", re.DOTALL | re.IGNORECASE)
 
 
 def mask_passwords(text: object) -> str:
-    """Returns `text` with the user and the password of every URL replaced."""
+    """`text` with the user and the password of every URL replaced."""
     pieces = _PIECES.split(str(text))  # one pattern for the whole text would take quadratic time
     for at in range(0, len(pieces), 2):
         if "@" not in pieces[at]:
@@ -45,5 +45,5 @@ def _mask_login(text: str) -> str:
 
 
 def mask_servers(urls: str) -> str:
-    """Returns the setting `nats_url` without users, passwords and tokens."""
+    """The setting `nats_url` without users, passwords and tokens."""
     return "".join(_USERS.sub(r"\1***@", part) for part in _SERVERS.split(urls))

@@ -27,14 +27,13 @@ _SERVICE_LINK = re.compile(r".*_SERVICE_(HOST|PORT)(_.*)?|.*_PORT_\d+_(TCP|UDP|S
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """Returns `; did you mean "x"?`, or nothing if no name is similar."""
+    """`; did you mean "x"?`, or nothing if no name is similar."""
     close = difflib.get_close_matches(name, list(names), n=1, cutoff=0.6)
     return f'; did you mean "{close[0]}"?' if close else ""
 
 
 def nearest_file(path: str) -> str:
-    """Returns `; did you mean "x"?` with the most similar name in the same directory, or
-    nothing."""
+    """`; did you mean "x"?` with the most similar name in the same directory, or nothing."""
     place = Path(path).expanduser()
     try:
         names = {file.name for file in place.parent.iterdir()}
@@ -46,7 +45,7 @@ def nearest_file(path: str) -> str:
 
 
 def setting_names(config: type[Config]) -> set[str]:
-    """Returns the names of a configuration's settings, those of the bus included."""
+    """The names of a configuration's settings, those of the bus included."""
     names = {field.name for field in dataclasses.fields(config)}
     if "bus" in names:
         return names - {"bus"} | setting_names(BusConfig)

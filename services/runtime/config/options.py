@@ -35,8 +35,7 @@ _SWITCH = {"on": True, "off": False}
 
 
 def options(config: type[Config], help_texts: bool = False) -> Sequence[Argument]:
-    """Returns the fields of `config`, with those of `bus`, as arguments with types, defaults and
-    flags.
+    """The fields of `config`, with those of `bus`, as arguments with types, defaults and flags.
 
     They must not be changed: they are made once, because that takes cyclopts 5 to 20 ms, and
     `turnwire up` reads them 36 times.
@@ -69,7 +68,7 @@ def as_text(value: Any) -> str:
 
 
 def one_line(error: CycloptsError) -> str:
-    """Returns an error's message on one line, without details for developers."""
+    """An error's message on one line, without details for developers."""
     if isinstance(error, UnusedCliTokensError):
         return f"unexpected argument: {mask_servers(' '.join(error.unused_tokens or ()))}"
     if isinstance(error, UnknownOptionError):

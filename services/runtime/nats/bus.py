@@ -79,11 +79,11 @@ class BucketProblems:
         """The buckets that take no writes."""
 
     def count_missing(self) -> int:
-        """Returns the number of `missing`."""
+        """The number of `missing`."""
         return len(self.missing)
 
     def count_unwritable(self) -> int:
-        """Returns the number of `unwritable`."""
+        """The number of `unwritable`."""
         return len(self.unwritable)
 
 

@@ -119,8 +119,7 @@ class NatsClient(Client):
         return super().ssl_context
 
     async def _login(self, config: BusConfig) -> dict[str, Any]:
-        """Returns the options of `connect` with secrets, which may have changed since the last
-        attempt."""
+        """The options of `connect` with secrets, which may have changed since the last attempt."""
         login = await read_login(config, self.url)
         if "credentials" in login:  # the token only checks TLS
             return {
@@ -277,5 +276,5 @@ def _retrieve(done: "asyncio.Future[Any]") -> None:
 
 
 def reason(error: Exception | None) -> str:
-    """Returns the text of an error without nats-py's prefix."""
+    """The text of an error without nats-py's prefix."""
     return str(error).removeprefix("nats: ").strip("'") or repr(error)

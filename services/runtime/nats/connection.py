@@ -143,5 +143,5 @@ class ServerSearch:
 
 
 def _is_malformed(error: Exception) -> bool:
-    """Returns whether nats-py reports a malformed answer of a server. It quotes an -ERR of one."""
+    """Whether nats-py reports a malformed answer of a server. It quotes an -ERR of one."""
     return type(error) is nats.errors.Error and "'" not in str(error)

@@ -45,8 +45,8 @@ def parse_servers(urls: str) -> dict[str, SplitResult]:
 
 
 async def read_login(config: BusConfig, url: SplitResult) -> dict[str, str]:
-    """Returns the login for a server: `credentials` (the text of a file), a `token`, `user` and
-    `password`, or none.
+    """The login for a server: `credentials` (the text of a file), a `token`, `user` and `password`,
+    or none.
 
     Reads the secret files off the loop. Raises ValueError, which names the file.
     """
@@ -65,8 +65,8 @@ async def read_login(config: BusConfig, url: SplitResult) -> dict[str, str]:
 
 
 async def read_tls(config: BusConfig) -> ssl.SSLContext | None:
-    """Returns the TLS settings; None: the system's authorities, and no certificate. Reads the files
-    off the loop.
+    """The TLS settings; None: the system's authorities, and no certificate. Reads the files off the
+    loop.
 
     Raises ValueError, which names the file.
     """

@@ -84,7 +84,7 @@ class Requester(ABC):
         return partial(self._forget, token)
 
     def expect(self, on_answer: OnAnswer) -> tuple[str, Forget]:
-        """Returns a subject that another process may publish one message on, which is passed to
+        """A subject that another process may publish one message on, which is passed to
         `on_answer`. The message may be lost, and has no limit of time."""
         self._last_request += 1
         token = str(self._last_request)

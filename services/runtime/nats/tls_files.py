@@ -27,8 +27,8 @@ class TlsFiles(Struct, frozen=True):
             context.load_cert_chain(self.cert_file, self.key_file, password="")
 
     def fault(self, error: ssl.SSLError) -> str:
-        """Returns why the files could not be loaded into a context, which raised `error`. Reads
-        them again."""
+        """Why the files could not be loaded into a context, which raised `error`. Reads them
+        again."""
         for file in filter(None, (self.ca_file, self.cert_file)):
             try:
                 ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(file)

@@ -22,8 +22,8 @@ LOST_LINES = '\n{{"level":"error","event":"log.lines_lost","lines":{}}}\n'
 
 
 def printable(text: str) -> str:
-    """Returns the text with escaped control characters: clients choose paths and names, and
-    terminals obey them."""
+    """The text with escaped control characters: clients choose paths and names, and terminals obey
+    them."""
     if text.isprintable():
         return text
     return "".join(map(_escaped, text))
@@ -34,7 +34,7 @@ def _escaped(char: str) -> str:
 
 
 def request_text(fields: Mapping[str, Any]) -> str:
-    """Returns the log line of a request as text of at most 96 columns; "" for another line."""
+    """The log line of a request as text of at most 96 columns; "" for another line."""
     try:
         status = fields["status"] or fields["outcome"]
         text = "{method} {path:.25} {0}  {seconds:.2f} s".format(status, **fields)
@@ -50,7 +50,7 @@ def request_text(fields: Mapping[str, Any]) -> str:
 
 
 def _tokens_text(fields: Mapping[str, Any]) -> str:
-    """Returns the tokens of an answer as text. One that was given up lacks what came no more."""
+    """The tokens of an answer as text. One that was given up lacks what came no more."""
     text = "  {prompt_tokens}+{output_tokens} tokens".format_map(fields)
     if "ttft" in fields:
         text = f", first {fields['ttft']:.2f} s" + text
@@ -68,8 +68,7 @@ class RateLimit:
         self._left_out = 0
 
     def admit(self) -> int | None:
-        """Returns how many lines were left out since the last one; None: this one is left out,
-        too."""
+        """How many lines were left out since the last one; None: this one is left out, too."""
         now = time.monotonic()
         if now < self._next:
             self._left_out += 1

@@ -109,8 +109,8 @@ class LabelledRegistry(Collector):
 
 
 def process_labels(stage: Stage, model: str | None = None) -> dict[str, str]:
-    """Returns the labels of a process. `model`: the one that it serves; None for a frontend, which
-    serves all."""
+    """The labels of a process. `model`: the one that it serves; None for a frontend, which serves
+    all."""
     if model is None:
         return {"stage": stage}
     return {"stage": stage, "model": model}

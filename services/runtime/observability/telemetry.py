@@ -164,6 +164,6 @@ async def watch_event_loop(registry: CollectorRegistry) -> None:
 
 
 def render_metrics(registry: Collector, accept: str = "") -> tuple[bytes, str]:
-    """Returns the metrics in the form that an `Accept` header names, and its content type."""
+    """The metrics in the form that an `Accept` header names, and its content type."""
     encode, content_type = choose_encoder(accept)
     return encode(registry), content_type

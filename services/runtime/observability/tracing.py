@@ -194,7 +194,7 @@ class Tracer:
         self._find_parent: ContextVar[FindParent] = ContextVar("find_parent")
 
     def scope(self, carrier: Carrier) -> TracedScope:
-        """Returns the sender's span, from its `carrier`, as the parent of this process's spans."""
+        """The sender's span, from its `carrier`, as the parent of this process's spans."""
         _, trace_id, span_id, _ = carrier["traceparent"].split("-")
         state = None
         if "tracestate" in carrier:
@@ -204,8 +204,8 @@ class Tracer:
         )
 
     def sample(self, headers: Mapping[str, str]) -> TracedScope | None:
-        """Returns the parent of a request's spans: the client's span from `traceparent`, or a new
-        trace; None: the request is not sampled."""
+        """The parent of a request's spans: the client's span from `traceparent`, or a new trace;
+        None: the request is not sampled."""
         context = Context()
         if "traceparent" in headers:
             context = self._propagator.extract(_lower(headers), context)
@@ -227,8 +227,8 @@ class Tracer:
             self._find_parent.reset(token)
 
     def parent(self) -> TracedScope | None:
-        """Returns the parent for the span of a turn that the running task opens (`within`); None:
-        it is not sampled."""
+        """The parent for the span of a turn that the running task opens (`within`); None: it is not
+        sampled."""
         find_parent = self._find_parent.get(partial(self.sample, {}))
         return find_parent()
 
@@ -280,7 +280,7 @@ def open_tracer(
 
 
 def _sampler(config: ServiceConfig, stage: Stage) -> Sampler | None:
-    """Returns the sampler of a process; None: the one of the SDK's variables."""
+    """The sampler of a process; None: the one of the SDK's variables."""
     if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return ALWAYS_OFF
     if stage != "frontend":
@@ -335,5 +335,5 @@ def _without_none(attributes: Attributes) -> dict[str, Value]:
 
 
 def _lower(headers: Mapping[str, str]) -> Carrier:
-    """Returns the headers of a trace context by lower-case names, as the propagator needs them."""
+    """The headers of a trace context by lower-case names, as the propagator needs them."""
     return {name: headers[name] for name in ("traceparent", "tracestate") if name in headers}

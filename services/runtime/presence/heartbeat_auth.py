@@ -114,7 +114,7 @@ class HeartbeatAuth:
         return True
 
     def _signed(self, data: bytes) -> bytes:
-        """Returns the part that was signed, without the message's last member. Raises Invalid."""
+        """The part that was signed, without the message's last member. Raises Invalid."""
         body = data[:-_TAIL] + b"}"
         tail = data[-_TAIL:]
         if not hmac.compare_digest(tail, _MAC + self._sign(body) + _END):

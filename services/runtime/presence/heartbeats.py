@@ -44,11 +44,11 @@ class Service:
     models: Sequence[ModelCard] = ()
 
     def load(self) -> Load:
-        """Returns the number of turns in work."""
+        """The number of turns in work."""
         return Load()
 
     def links(self) -> LinkStates:
-        """Returns the state of the links on which this stage sends frames."""
+        """The state of the links on which this stage sends frames."""
         return LinkStates()
 
     async def drain(self) -> None:

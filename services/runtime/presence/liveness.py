@@ -59,5 +59,5 @@ class Liveness:
         return sent_at, gap, gap > self._limit_s
 
     def silent(self, now: float) -> bool:
-        """Returns whether own heartbeats do not come back, or only those from before a gap."""
+        """Whether own heartbeats do not come back, or only those from before a gap."""
         return self._returned < self._resumed_at or now - self._returned > self._limit_s

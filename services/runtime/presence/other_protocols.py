@@ -52,6 +52,6 @@ class OtherProtocols:
         self._seen[subject] = time.monotonic(), logged
 
     def living(self) -> int:
-        """Returns the number of processes with a heartbeat within `dead_after_s`."""
+        """The number of processes with a heartbeat within `dead_after_s`."""
         since = time.monotonic() - self._dead_after_s
         return sum(seen >= since for seen, _ in self._seen.values())

@@ -92,18 +92,17 @@ class ProcessRegistry:
         self._expected = {key: min(since + seconds, now) for key, since in self._expected.items()}
 
     def get(self, stage: Stage, process: str) -> Heartbeat | None:
-        """Returns the last heartbeat of a living process."""
+        """The last heartbeat of a living process."""
         entry = self._peers.get((stage, process))
         return entry[0] if entry else None
 
     def age(self, stage: Stage, process: str, now: float) -> float:
-        """Returns the seconds since the last heartbeat of a process; infinite if it is not
-        alive."""
+        """The seconds since the last heartbeat of a process; infinite if it is not alive."""
         entry = self._peers.get((stage, process))
         return now - entry[1] if entry else float("inf")
 
     def is_late(self, stage: Stage, process: str, now: float, interval_s: float) -> bool:
-        """Returns whether a process should be chosen last. `interval_s`: that of heartbeats."""
+        """Whether a process should be chosen last. `interval_s`: that of heartbeats."""
         return self.age(stage, process, now) > LATE_HEARTBEATS * interval_s
 
     def living(self, stage: Stage) -> Iterator[Heartbeat]:
@@ -115,19 +114,18 @@ class ProcessRegistry:
         return (heartbeat for (kind, _), (heartbeat, _) in self._former.items() if kind == stage)
 
     def awaited(self, stage: Stage, model: str) -> bool:
-        """Returns whether a process of a stage serves a model, or a successor of one is
-        expected."""
+        """Whether a process of a stage serves a model, or a successor of one is expected."""
         peers = (*self.living(stage), *self.former(stage))
         return any(_serves(peer, model) for peer in peers)
 
     def able(self, stage: Stage, model: str) -> list[Heartbeat]:
-        """Returns the processes of a stage that accept work for a model."""
+        """The processes of a stage that accept work for a model."""
         peers = self.living(stage)
         return [peer for peer in peers if not peer.draining and _serves(peer, model)]
 
 
 def cards_of(peers: Iterable[Heartbeat], model: str) -> list[ModelCard]:
-    """Returns the cards with which these processes describe a model."""
+    """The cards with which these processes describe a model."""
     return [card for peer in peers for card in peer.models if card.name == model]
 
 

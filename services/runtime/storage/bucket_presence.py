@@ -27,7 +27,7 @@ class BucketPresence:
         self._reported = False
 
     def may_ask(self) -> bool:
-        """Returns whether the server is asked for a value: of a missing bucket only at times."""
+        """Whether the server is asked for a value: of a missing bucket only at times."""
         return self.found or asyncio.get_running_loop().time() >= self._ask_again_at
 
     def note_found(self) -> None:

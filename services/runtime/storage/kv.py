@@ -76,7 +76,7 @@ LEDGER_BUCKET = "tw_ledger"
 
 
 def ledger_bucket(config: LedgerStoreConfig) -> BucketConfig:
-    """Returns the bucket of the ledger entries of all models, which parsers write and preprocessors
+    """The bucket of the ledger entries of all models, which parsers write and preprocessors
     read."""
     return BucketConfig(
         name=LEDGER_BUCKET,
@@ -113,19 +113,19 @@ class Bucket:
         self._writes = WriteWatch(bus, config.name, log)
 
     async def get(self, key: str) -> bytes | None:
-        """Returns the value; None if the key has none."""
+        """The value; None if the key has none."""
         _, value = await self.entry(key)
         return value
 
     async def entry(self, key: str) -> tuple[int, bytes | None]:
-        """Returns the number of a key's last write, for `replace`, and its value; 0 and None where
-        there was none."""
+        """The number of a key's last write, for `replace`, and its value; 0 and None where there
+        was none."""
         subject = _subject(self._config.name, key)
         message = await self._call(lambda js: js.get_last_msg(self._stream, subject, direct=True))
         return (0, None) if message is None else (message.seq, _open(key, message.data))
 
     async def members(self, key: str) -> list[bytes]:
-        """Returns the values of a key with several, oldest first."""
+        """The values of a key with several, oldest first."""
         return [value async for _, value in self.members_after(key, 0)]
 
     async def members_after(self, key: str, seq: int) -> AsyncIterator[tuple[int, bytes]]:
@@ -151,8 +151,8 @@ class Bucket:
             yield message
 
     async def any_members(self, keys: Sequence[str]) -> bool:
-        """Returns whether any of these keys has values (`members`), with one request; also True if
-        the server does not answer."""
+        """Whether any of these keys has values (`members`), with one request; also True if the
+        server does not answer."""
         filters = [subjects.bucket_members(self._config.name, place_of(key)) for key in keys]
         # The first answer decides.
         request = msgspec.json.encode({"multi_last": filters, "batch": 1})
@@ -320,8 +320,8 @@ def _subject(bucket: str, key: str, member: str | None = None) -> str:
 
 
 def place_of(key: str) -> str:
-    """Returns the name under which the values of a key are stored. It does not show the key: others
-    may have it."""
+    """The name under which the values of a key are stored. It does not show the key: others may
+    have it."""
     return hashlib.blake2b(key.encode(), digest_size=20, person=b"turnwire-place").hexdigest()
 
 
@@ -340,6 +340,5 @@ def _open(key: str, data: bytes) -> bytes | None:
 
 
 def digest_key(*parts: str | None) -> str:
-    """Returns a short key of [0-9a-f] that differs for different lists of parts; None differs from
-    ""."""
+    """A short key of [0-9a-f] that differs for different lists of parts; None differs from ""."""
     return hashlib.blake2b(msgspec.json.encode(parts), digest_size=20).hexdigest()

@@ -32,7 +32,7 @@ MAX_TEXT_BYTES = 16 * 1024 * 1024
 
 
 def secret(key_file: str | None, model: str) -> bytes:
-    """Returns the deployment's secret: the file's content, else one from the model's name. Raises
+    """The deployment's secret: the file's content, else one from the model's name. Raises
     OSError."""
     if key_file:
         return Path(key_file).read_bytes().strip()
@@ -62,8 +62,8 @@ class Sealer:
         return cls(secret(key_file, model))
 
     def of(self, tenant: str | None) -> "TenantSealer":
-        """Returns the sealer of one tenant, always the same object. None: the only tenant of a
-        server without keys."""
+        """The sealer of one tenant, always the same object. None: the only tenant of a server
+        without keys."""
         sealer = self._tenants.get(tenant)
         return sealer or self._tenants.setdefault(
             tenant, TenantSealer(self._cipher, self._nonce_key, tenant)
@@ -81,7 +81,7 @@ class TenantSealer:
             self._bound_to += b"=" + tenant.encode("utf-8", "surrogatepass")
 
     def seal(self, text: str, turn: str = "") -> str:
-        """Returns the blob of a thought. `turn`: the id of its turn, without NUL."""
+        """The blob of a thought. `turn`: the id of its turn, without NUL."""
         packed = zlib.compress(f"{turn}\0{text}".encode(), _LEVEL)
         bound = len(self._bound_to).to_bytes(4) + self._bound_to
         nonce = hmac.digest(self._nonce_key, bound + packed, "sha256")[:_NONCE_BYTES]
@@ -89,8 +89,7 @@ class TenantSealer:
         return base64.urlsafe_b64encode(VERSION + nonce + box).decode()
 
     def open(self, blob: str) -> str | None:
-        """Returns the thought, or None for a blob that is foreign, damaged or made with another
-        key."""
+        """The thought, or None for a blob that is foreign, damaged or made with another key."""
         try:
             raw = base64.b64decode(blob.encode("ascii"), altchars=b"-_", validate=True)
             if raw[:1] != VERSION or len(raw) < 1 + _NONCE_BYTES + 16:

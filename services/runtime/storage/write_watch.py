@@ -21,7 +21,7 @@ _KEY = "probe"
 
 
 def probe_subject(bucket: str, *, has_members: bool) -> str:
-    """Returns the subject of a value that nothing reads. `has_members`: keys have several."""
+    """The subject of a value that nothing reads. `has_members`: keys have several."""
     if has_members:
         return subjects.bucket_member(bucket, _KEY, _KEY)
     return subjects.bucket_key(bucket, _KEY)
@@ -39,7 +39,7 @@ async def write_problem_at(bus: Bus, subject: str) -> str | None:
 
 
 def write_problem(answer: bytes | TurnwireError) -> str | None:
-    """Returns why a write was not taken, from its answer; None if it was."""
+    """Why a write was not taken, from its answer; None if it was."""
     if isinstance(answer, bytes):
         return answer.decode() if b'"error"' in answer else None
     if isinstance(answer, TimedOut):

@@ -44,7 +44,7 @@ def make_settings(target: Target) -> ClientPlan:
 
 
 def model_entry(model: ServedModel) -> dict[str, Any]:
-    """Returns a model in pi's form."""
+    """A model in pi's form."""
     window = model.window or DEFAULT_WINDOW
     return {
         "id": model.id,
