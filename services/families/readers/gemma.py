@@ -15,9 +15,11 @@ from typing import Any, ClassVar, Final
 
 from services.families.grammar.scanner import PlainStretch, Reader, Scanner, Write, quoted
 from services.families.grammar.shapes import END, MarkerMatch, Markers, Shape
-from services.families.readers.bare_text import QuotedCalls, StringSink, Tag, copy_text
+from services.families.readers.bare_text import copy_text
 from services.families.readers.json_values import CONSTANTS, Values
 from services.families.readers.numbers import number_text
+from services.families.readers.value_sinks import StringSink
+from services.families.readers.value_tags import QuotedCalls, Tag
 
 _BARE: Final = compile(r"[^,}\]<]*+")
 _DAMAGED: Final = compile(r"""\A,|[:=](?! )|[{[<>|"']""").search

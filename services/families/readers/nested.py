@@ -19,15 +19,9 @@ from services.families.grammar.scanner import PlainStretch, Reader, Search, quot
 from services.families.grammar.shapes import END, MarkerMatch, Markers, Shape, with_meaning
 from services.families.grammar.turn_state import IS_CALL, CallOpener, CallReading, TurnState
 from services.families.readers.arguments import ArgumentWriter
-from services.families.readers.bare_text import (
-    MENTIONABLE,
-    QuotedCalls,
-    ShownTags,
-    StringSink,
-    Tag,
-    coerced,
-    copy_text,
-)
+from services.families.readers.bare_text import coerced, copy_text
+from services.families.readers.value_sinks import StringSink
+from services.families.readers.value_tags import MENTIONABLE, QuotedCalls, ShownTags, Tag
 from services.families.tool_types import NULLABLE_STRING, STRING, member, resolved, types_of
 from services.families.writing import as_text
 

@@ -28,20 +28,20 @@ from services.families.grammar.turn_state import (
 )
 from services.families.readers.arguments import ArgumentWriter
 from services.families.readers.bare_text import (
-    MENTIONABLE,
-    BareValue,
-    BufferedSink,
-    QuotedCalls,
-    ShownTags,
-    StringSink,
-    Tag,
-    ValueSink,
     coerced,
     copy_text,
     json_or_string,
     json_string_or_string,
 )
 from services.families.readers.json_values import JSON, drop
+from services.families.readers.value_sinks import (
+    BufferedSink,
+    FramedSink,
+    StringSink,
+    UntaggedSink,
+    ValueSink,
+)
+from services.families.readers.value_tags import MENTIONABLE, QuotedCalls, ShownTags, Tag
 from services.families.tool_types import NULLABLE_STRING, STRING
 
 _RAW: Final = frozenset({"string", "true"})
@@ -422,17 +422,16 @@ class _Arguments:
         scanner = self.turn.scanner
         end = _ValueEnd(grammar, self._shown, opening, sink)
         stretch = None if self._written.broken else grammar.stretch
-        value = BareValue(sink, grammar.edges) if bare else sink
+        value = UntaggedSink(sink, grammar.edges) if bare else sink
         tag = yield from copy_text(
             scanner,
             grammar.inside,
             end.is_at,
-            value,
+            FramedSink(value) if grammar.frame else value,
             stretch,
-            frame=grammar.frame,
             mentionable=MENTIONABLE,
         )
-        if isinstance(value, BareValue) and not value.certain:
+        if isinstance(value, UntaggedSink) and not value.certain:
             self._written.broken = True
         if tag is None:
             return None

@@ -9,8 +9,9 @@ from typing import Final
 from services.families.grammar.scanner import PlainStretch, Reader, quoted
 from services.families.grammar.shapes import END, MarkerMatch, Markers, Shape
 from services.families.grammar.turn_state import IS_CALL, CallOpener, CallReading, TurnState
-from services.families.readers.bare_text import StringSink, copy_text
+from services.families.readers.bare_text import copy_text
 from services.families.readers.json_calls import Form, JsonCalls
+from services.families.readers.value_sinks import StringSink
 from services.families.tool_types import STRING, Tools
 
 _STRETCH: Final = PlainStretch(compile(r"\n").search, escape=True)
