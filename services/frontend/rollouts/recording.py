@@ -53,10 +53,10 @@ class RecordingGateway(TurnGateway):
         log: FilteringBoundLogger,
     ) -> None:
         self.gateway = gateway
-        self.rollouts = rollouts
         self.writer = writer
         self.log = log
-        self._turns: defaultdict[str, set[RecordedTurn]] = defaultdict(set)
+        self._rollouts = rollouts
+        self._running: defaultdict[str, set[RecordedTurn]] = defaultdict(set)
         """The turns that run, by the places of their rollouts."""
         rollouts.on_cancel.append(self._cancel_turns)
 
@@ -66,8 +66,8 @@ class RecordingGateway(TurnGateway):
         with this turn because of a limit."""
         if admitted.rollout is None:
             return await self.gateway.open(admitted, sink, turn_id=turn_id)
-        view = await self.rollouts.find(admitted.rollout.id)
-        await self.rollouts.end_at_limit(view, admitted.card.weights_version)
+        view = await self._rollouts.find(admitted.rollout.id)
+        await self._rollouts.end_at_limit(view, admitted.card.weights_version)
         if view.state.status != "open":
             raise ended_error(view.state.reason or view.state.status)
         if admitted.conversation.sampling.max_tokens == 0:  # the client only fills the cache
@@ -82,19 +82,34 @@ class RecordingGateway(TurnGateway):
         finally:
             await self.writer.drain()
 
+    async def begin_turn(self, view: RolloutView, turn: str) -> None:
+        """Stores that a turn is open: if this process dies, it is known to be missing. Raises
+        Invalid if the rollout has ended meanwhile, or other turns, that run now, are the last that
+        it may have."""
+        run = view.state.run
+        await self.writer.begin(view, turn, time.time())
+        await self._rollouts.refresh(view, 0.0)
+        if view.state.run != run:
+            raise ended_error("restarted")
+        if view.state.status != "open":
+            raise ended_error(view.state.reason or view.state.status)
+        most = view.rollout.limits.turns
+        if most is not None and self._rollouts.turns_before(view, turn) >= most:
+            raise ended_error("turns")
+
     def add_turn(self, rollout: str, turn: "RecordedTurn") -> None:
         """Has a turn end when its rollout is aborted."""
-        self._turns[place_of(rollout)].add(turn)
+        self._running[place_of(rollout)].add(turn)
 
     def remove_turn(self, rollout: str, turn: "RecordedTurn") -> None:
         """Notes that a turn has ended."""
         place = place_of(rollout)
-        self._turns[place].discard(turn)
-        if not self._turns[place]:
-            del self._turns[place]
+        self._running[place].discard(turn)
+        if not self._running[place]:
+            del self._running[place]
 
     def _cancel_turns(self, notice: RolloutChanged) -> None:
-        for turn in [*self._turns.get(notice.place, ())]:
+        for turn in [*self._running.get(notice.place, ())]:
             turn.abort(notice.cancels, notice.run)
 
 
@@ -111,6 +126,9 @@ class RecordedTurn(TurnSink):
         id: str,
     ) -> None:
         self._recording = recording
+        self._gateway = recording.gateway
+        self._writer = recording.writer
+        self._log = recording.log
         self._view = view
         self._run = view.state.run
         self._id = id
@@ -137,10 +155,8 @@ class RecordedTurn(TurnSink):
         self._recording.add_turn(self._view.rollout.id, self)
         try:
             with self._opening:
-                await self._begin()
-                self._turn = await self._recording.gateway.open(
-                    self._admitted, self, turn_id=self._id
-                )
+                await self._recording.begin_turn(self._view, self._id)
+                self._turn = await self._gateway.open(self._admitted, self, turn_id=self._id)
         except asyncio.CancelledError:
             self._fail("cancelled")
             raise
@@ -154,22 +170,6 @@ class RecordedTurn(TurnSink):
             raise ended_error(self._aborted)
         return OpenTurn(self._for_client(self._turn.prepared), self.cancel)
 
-    async def _begin(self) -> None:
-        """Stores that the turn is open: if this process dies, it is known to be missing. Raises
-        Invalid if the rollout has ended meanwhile, or other turns, that run now, are the last that
-        it may have."""
-        view = self._view
-        rollouts = self._recording.rollouts
-        await self._recording.writer.begin(view, self._id, time.time())
-        await rollouts.refresh(view, 0.0)
-        if view.state.run != self._run:
-            raise ended_error("restarted")
-        if view.state.status != "open":
-            raise ended_error(view.state.reason or view.state.status)
-        most = view.rollout.limits.turns
-        if most is not None and rollouts.turns_before(view, self._id) >= most:
-            raise ended_error("turns")
-
     @override
     def opened(self, prepared: Prepared) -> None:
         self._record.begin(prepared)
@@ -182,7 +182,7 @@ class RecordedTurn(TurnSink):
         try:
             self._keep(events)
         except Exception:  # the client gets its turn
-            self._recording.log.exception("rollout.turn_not_recorded", turn=self._id)
+            self._log.exception("rollout.turn_not_recorded", turn=self._id)
             self._fail("failed")
         shown = self._events_for_client(events)
         if shown:
@@ -223,13 +223,13 @@ class RecordedTurn(TurnSink):
         else:
             turn = self._record.turn(last, time.time())
             newest = self._admitted.card.weights_version
-            self._recording.writer.write(self._view, self._run, turn, newest)
+            self._writer.write(self._view, self._run, turn, newest)
             self._leave()
 
     def _fail(self, why: WhyMissing) -> None:
         if not self._is_recorded:
             failed = FailedTurn(self._id, self._run, why, self._record.output_tokens)
-            self._recording.writer.fail(self._view, failed)
+            self._writer.fail(self._view, failed)
             self._leave()
 
     def _leave(self) -> None:

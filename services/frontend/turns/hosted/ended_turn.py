@@ -22,16 +22,23 @@ class EndedTurn:
 
 
 @dataclass
-class EndedTurns:
-    """The turns of an answer that have ended."""
+class AnswerProgress:
+    """The turns of an answer up to now."""
 
-    count: int = 0
+    events: list[TurnEvent] = field(default_factory=list)
+    """The events of the current turn."""
+    ended: int = 0
+    """The number of turns that have ended."""
     usage: Usage = field(default_factory=Usage)
+    """The tokens of these turns."""
 
-    def add(self, finish: Finish) -> None:
-        """Adds a turn by its last event."""
-        self.count += 1
+    def end_turn(self, finish: Finish, hosted: Collection[str], answer_id: str) -> EndedTurn:
+        """Returns the current turn, which ends with `finish`. Others: as for `read_turn`."""
+        turn = read_turn(self.events, finish, hosted, answer_id)
+        self.events = []
+        self.ended += 1
         self.usage += finish.usage
+        return turn
 
 
 def read_turn(

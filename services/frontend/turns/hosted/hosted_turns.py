@@ -37,12 +37,7 @@ from services.frontend.hosted.contract import Provider
 from services.frontend.turns.hidden.builder import HiddenTurnsBuilder
 from services.frontend.turns.hidden.memory import HiddenMemory
 from services.frontend.turns.hosted.answer_blocks import AnswerBlocks
-from services.frontend.turns.hosted.ended_turn import (
-    EndedTurn,
-    EndedTurns,
-    read_turn,
-    unanswered_calls,
-)
+from services.frontend.turns.hosted.ended_turn import AnswerProgress, EndedTurn, unanswered_calls
 from services.frontend.turns.hosted.rules import HostedRules
 from services.frontend.turns.interfaces import (
     Admitted,
@@ -68,11 +63,11 @@ class HostedToolGateway(TurnGateway):
         *,
         hidden: HiddenMemory,
     ) -> None:
-        self.gateway = gateway
-        self.hidden = hidden
-        self.config = config
-        self.log = log
+        self.max_rounds = config.web_max_rounds
         self.runner = CallRunner(provider, config, registry, log)
+        self.log = log
+        self._gateway = gateway
+        self._hidden = hidden
         self._provider = provider
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -85,7 +80,7 @@ class HostedToolGateway(TurnGateway):
             if tool.hosted is not None
         }
         if not hosted:
-            return await self.gateway.open(admitted, sink, turn_id=turn_id)
+            return await self.open_turn(admitted, sink, turn_id)
         if admitted.conversation.sampling.return_token_ids:
             raise Invalid(
                 "return_token_ids: the answer of a tool that this server runs is several turns, "
@@ -93,6 +88,19 @@ class HostedToolGateway(TurnGateway):
                 param="return_token_ids",
             )
         return await HostedAnswer(self, admitted, hosted, sink, turn_id).open()
+
+    async def open_turn(self, admitted: Admitted, sink: TurnSink, turn_id: str) -> OpenTurn:
+        """Opens one turn. Raises TurnwireError."""
+        return await self._gateway.open(admitted, sink, turn_id=turn_id)
+
+    async def remember(self, built: HiddenTurnsBuilder, owner: str | None, answer: str) -> None:
+        """Remembers what is hidden of what the client will send back as one message. `answer`: the
+        id of the answer, for the log."""
+        shown = Message("assistant", built.shown)
+        try:
+            await self._hidden.keep(built.before, shown, built.hidden, owner)
+        except Exception:  # the client gets its answer
+            self.log.exception("hosted.not_remembered", turn=answer)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Starts a task for the work between two turns."""
@@ -104,11 +112,11 @@ class HostedToolGateway(TurnGateway):
     @override
     async def drain(self) -> None:
         """Returns when no answer is open. If cancelled, ends the answers between two turns, too."""
-        await self.gateway.drain()
+        await self._gateway.drain()
         try:
             while self._tasks:
                 await asyncio.wait(self._tasks)
-                await self.gateway.drain()
+                await self._gateway.drain()
         finally:
             for task in self._tasks:
                 task.cancel()
@@ -129,19 +137,20 @@ class HostedAnswer(TurnSink):
 
     def __init__(
         self,
-        tools: HostedToolGateway,
+        gateway: HostedToolGateway,
         admitted: Admitted,
         hosted: dict[str, HostedTool],
         sink: TurnSink,
         id: str,
     ) -> None:
         self.id = id
-        self._tools = tools
+        self._gateway = gateway
+        self._log = gateway.log
         self._admitted = admitted
         """The request of the current turn."""
         self._hosted = hosted
-        self._rules = HostedRules(hosted, tools.config.web_max_rounds)
-        self._calls = AnswerCalls(tools.runner, hosted, id)
+        self._rules = HostedRules(hosted, gateway.max_rounds)
+        self._calls = AnswerCalls(gateway.runner, hosted, id)
         self._sink = sink
         self._turn: OpenTurn | None = None
         """The open turn. It holds this sink: a cycle, until it ends."""
@@ -150,11 +159,9 @@ class HostedAnswer(TurnSink):
         self._is_over = False
         self._early_results: list[HostedResult] = []
         """Results of calls of an earlier answer, until the first event."""
-        self._ended = EndedTurns()
+        self._progress = AnswerProgress()
         self._blocks = AnswerBlocks(hosted)
         self._hidden = HiddenTurnsBuilder(hosted, admitted.conversation)
-        self._events: list[TurnEvent] = []
-        """Events of the current turn."""
 
     async def open(self) -> OpenTurn:
         """Runs calls that the previous answer left open, then opens the first turn. Raises
@@ -166,7 +173,7 @@ class HostedAnswer(TurnSink):
             results = map(result_part, self._early_results)
             messages = add_results(conversation.messages, results)
             self._admitted = self._admitted.with_messages(messages)
-        turn = await self._tools.gateway.open(self._admitted, self, turn_id=self.id)
+        turn = await self._gateway.open_turn(self._admitted, self, self.id)
         self._turn = turn
         return OpenTurn(turn.prepared, self.cancel)
 
@@ -181,15 +188,15 @@ class HostedAnswer(TurnSink):
 
     @override
     def opened(self, prepared: Prepared) -> None:
-        if not self._ended.count:
+        if not self._progress.ended:
             self._sink.opened(prepared)
 
     @override
     def push(self, events: list[TurnEvent], tokens: int = 0) -> None:
         if self._is_over or not events:
             return
-        self._events += events
-        tokens += self._ended.usage.kept  # `tokens` counts the current turn only
+        self._progress.events += events
+        tokens += self._progress.usage.kept  # `tokens` counts the current turn only
         out = events
         if not self._is_plain_delta(events):
             out = self._translate(events)
@@ -222,22 +229,20 @@ class HostedAnswer(TurnSink):
 
     def _end_turn(self, finish: Finish) -> Sequence[Finish]:
         """Returns the end of the answer; none if a task ends or continues it."""
-        turn = read_turn(self._events, finish, self._hosted, self.id)
-        self._events = []
-        self._ended.add(finish)
+        turn = self._progress.end_turn(finish, self._hosted, self.id)
         self._blocks.end_turn(finish)
-        runs_calls = self._rules.runs_calls(turn, self._ended.count)
+        runs_calls = self._rules.runs_calls(turn, self._progress.ended)
         if not runs_calls:
             self._hidden.end(turn.parts)
             if not self._hidden:
                 return [self._end(turn, finish.reason)]
-        self._task = self._tools.spawn(self._continue(turn, runs_calls))
+        self._task = self._gateway.spawn(self._continue(turn, runs_calls))
         return ()
 
     def _end(self, turn: EndedTurn, reason: FinishReason) -> Finish:
         """Returns the end of the answer, which ends with this turn."""
         return self._rules.answer_end(
-            turn.finish, reason, blocks=self._blocks.count, usage=self._ended.usage
+            turn.finish, reason, blocks=self._blocks.count, usage=self._progress.usage
         )
 
     async def _continue(self, turn: EndedTurn, runs_calls: bool) -> None:
@@ -258,7 +263,7 @@ class HostedAnswer(TurnSink):
             self._push_last(last or Failed(EngineFailed("this server was shut down").info))
             raise
         except Exception:
-            self._tools.log.exception("hosted.answer_failed", turn=self.id)
+            self._log.exception("hosted.answer_failed", turn=self.id)
             last = Failed(EngineFailed("internal error").info)
         if last is not None:
             self._push_last(last)
@@ -272,32 +277,28 @@ class HostedAnswer(TurnSink):
         """Runs the turn's calls, then opens the next turn. Returns the end of the answer instead,
         if it has one now. Raises TurnwireError."""
         results = await self._calls.run(turn.calls, self._admitted.conversation)
-        turn_id = next_turn_id(self.id, self._ended.count)
+        ended = self._progress.ended
+        turn_id = next_turn_id(self.id, ended)
         shown = [result for result in results if not self._hosted[result.name].hidden]
         self._sink.push([HostedResults(shown, turn_id)])
-        self._hidden.add(next_turn_id(self.id, self._ended.count - 1), turn.parts, results)
-        reason = self._rules.reason_to_end(turn, self._ended.count, self._admitted.conversation)
+        self._hidden.add(next_turn_id(self.id, ended - 1), turn.parts, results)
+        reason = self._rules.reason_to_end(turn, ended, self._admitted.conversation)
         if reason is not None:
             return self._end(turn, reason)
 
         self._admitted = self._next_request(turn, results)
         if self._hidden.ends:
             await self._remember()
-        self._turn = await self._tools.gateway.open(self._admitted, self, turn_id=turn_id)
+        self._turn = await self._gateway.open_turn(self._admitted, self, turn_id)
         return None
 
     async def _remember(self) -> None:
-        """Remembers what is hidden of what the client will send back as one message."""
+        """Remembers what is hidden of the turns up to now."""
         built = self._hidden
         admitted = self._admitted
         self._hidden = HiddenTurnsBuilder(self._hosted, admitted.conversation)
-        if not built:
-            return
-        shown = Message("assistant", built.shown)
-        try:
-            await self._tools.hidden.keep(built.before, shown, built.hidden, admitted.owner)
-        except Exception:  # the client gets its answer
-            self._tools.log.exception("hosted.not_remembered", turn=self.id)
+        if built:
+            await self._gateway.remember(built, admitted.owner, self.id)
 
     def _next_request(self, turn: EndedTurn, results: Sequence[HostedResult]) -> Admitted:
         """Returns the request for the turn after a turn's calls."""
@@ -306,7 +307,7 @@ class HostedAnswer(TurnSink):
         if max_tokens is not None:
             max_tokens -= turn.finish.usage.output
 
-        choice = self._rules.next_choice(turn, self._ended.count, conversation)
+        choice = self._rules.next_choice(turn, self._progress.ended, conversation)
         messages = [*conversation.messages, Message("assistant", turn.parts)]
         messages = add_results(messages, map(result_part, results))
         return self._admitted.next_turn(messages, max_tokens, choice)

@@ -12,7 +12,7 @@ from services.frontend.turns.hosted.ended_turn import EndedTurn
 
 
 class HostedRules:
-    """The rules of one answer. `turns`: the number of turns of the answer that have ended."""
+    """The rules of one answer. `ended`: the number of its turns that have ended."""
 
     def __init__(self, hosted: Mapping[str, HostedTool], max_rounds: int) -> None:
         """
@@ -23,32 +23,32 @@ class HostedRules:
         self._hosted = hosted
         self._max_rounds = max_rounds
 
-    def runs_calls(self, turn: EndedTurn, turns: int) -> bool:
+    def runs_calls(self, turn: EndedTurn, ended: int) -> bool:
         """Returns whether the calls of hosted tools in a turn are run now."""
         if turn.finish.reason is not FinishReason.STOP or not turn.calls:
             return False
-        if turns > self._max_rounds:
+        if ended > self._max_rounds:
             return False
         return not (turn.has_client_calls and self._has_deferred(turn))
 
     def reason_to_end(
-        self, turn: EndedTurn, turns: int, conversation: Conversation
+        self, turn: EndedTurn, ended: int, conversation: Conversation
     ) -> FinishReason | None:
         """Returns why the answer ends after the results of a turn's calls; None if another turn
         follows."""
         if turn.has_client_calls:
             return turn.finish.reason
-        if turns >= self._max_rounds and self._has_deferred(turn):
+        if ended >= self._max_rounds and self._has_deferred(turn):
             return FinishReason.PAUSE
         max_tokens = conversation.sampling.max_tokens
         if max_tokens is not None and max_tokens <= turn.finish.usage.output:
             return FinishReason.LENGTH
         return None
 
-    def next_choice(self, turn: EndedTurn, turns: int, conversation: Conversation) -> ToolChoice:
+    def next_choice(self, turn: EndedTurn, ended: int, conversation: Conversation) -> ToolChoice:
         """Returns the choice of tools in the turn after a turn's calls."""
         choice = conversation.tool_choice
-        if turns >= self._max_rounds:
+        if ended >= self._max_rounds:
             return last_choice(choice, conversation.tools)
         is_hidden_search = all(self._is_hidden_search(call.name) for call in turn.calls)
         if choice.mode in ("any", "tool") and not is_hidden_search:
