@@ -4,11 +4,9 @@ from re import Match
 
 import pytest
 
-from services.families.grammar.scanner import Scanner
 from services.families.grammar.shapes import END, MORE, MarkerMatch, Markers, Shape
 from tests.kit.every import for_each
 from tests.kit.examples import chances
-from tests.kit.parser_cases import drive
 
 
 def test_a_literal_matches_once_it_is_whole() -> None:
@@ -113,14 +111,3 @@ def test_the_trigger_misses_no_marker_and_no_trailing_blank(markers: Markers[str
 def test_a_marker_needs_a_head() -> None:
     with pytest.raises(ValueError, match="literal"):
         Markers([(Shape("{name}("), None)])
-
-
-def test_seek_stops_in_front_of_a_marker_whole_or_cut_off() -> None:
-    markers = Markers([(Shape("<a>", then=("!",)), "a")])
-    scanner = Scanner()
-    found = drive(scanner.seek(markers), scanner, ["noise <", "a> ? <a", "> !"])
-    assert found is not None
-    assert (found.meaning, scanner.rest()) == ("a", "<a> !")
-    scanner = Scanner()
-    assert drive(scanner.seek(Markers([(Shape("<a>"), "a")])), scanner, ["noise <a"]) is None
-    assert scanner.rest() == "<a"

@@ -1,6 +1,5 @@
 """The tap: the messages that it shows, leaves out and records."""
 
-import io
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
@@ -12,12 +11,8 @@ from schemas import subjects
 from schemas.control import Cancel, Heartbeat
 from schemas.events import BlockStart, TurnEvent
 from schemas.frames import EventEntry, EventFrame
-from schemas.requests import TurnRequest
 from services.cli.main import main
 from services.runtime.nats.bus import Delivery
-from tests.kit.conversations import conversation, user
-from tests.kit.events import finish, text
-from turnwire_tools.replay.replay_file import read
 from turnwire_tools.tap import command, messages
 from turnwire_tools.tap.command import Tap, TapFlags
 from turnwire_tools.tap.messages import MessageLine
@@ -25,7 +20,6 @@ from turnwire_tools.tap.messages import MessageLine
 TEXT = EventEntry("turn-aaaa", 1, [BlockStart(0, "text")])
 CALLED: list[TurnEvent] = [BlockStart(0, "reasoning"), BlockStart(1, "tool_use", "Bash", "c1")]
 EVENTS = EventFrame("p1", 1, [TEXT, EventEntry("turn-bbbb", 1, CALLED)])
-ASKED = conversation(user("Say hello."))
 MESSAGES = (
     (subjects.turn("m", "pre"), Cancel("t", 1, "hangup")),
     (subjects.heartbeat("parser", "p1"), Heartbeat("parser", "p1")),
@@ -66,23 +60,6 @@ def test_messages_are_shown_but_upkeep_and_other_turns_on_request(
     assert message.subject == subjects.events("f")
     assert isinstance(message.payload, msgspec.Raw)
     assert msgspec.json.decode(message.payload, type=EventFrame) == EVENTS
-
-
-def answer_frame(turn: str, said: str) -> EventFrame:
-    return EventFrame("p1", 0, [EventEntry(turn, 1, [*text(0, said), finish(1)])])
-
-
-def test_turns_are_recorded_when_they_have_ended() -> None:
-    record = io.BytesIO()
-    tap = Tap(TapFlags(request="turn-one"), False, record)
-    for turn_id in ("turn-one", "turn-two", "turn-one-b"):
-        tap.take(delivery(subjects.turn("m", "p"), TurnRequest(turn_id, "f", ASKED)))
-    for turn_id, said in (("turn-two", "not me"), ("turn-one", "Hello.")):
-        tap.take(delivery(subjects.events("f"), answer_frame(turn_id, said)))
-    assert tap.recorder.unfinished == 1
-    [turn] = read("turns", record.getvalue().decode()).turns
-    assert turn.conversation == ASKED
-    assert (turn.expect, turn.end) == ([("text", "Hello.")], "stop")
 
 
 def test_only_its_owner_can_read_a_recording(

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
+from schemas.conversation import Message
 from schemas.events import TurnEvent
 from services.runtime.config.frontend import FrontendConfig
 from tests.kit.bodies import MODEL
@@ -79,3 +80,13 @@ def counted(served: Served) -> dict[str, float]:
         sample.value for sample in samples if sample.name == "turnwire_hosted_call_seconds_count"
     ]
     return {**found, "timed": sum(timed)}
+
+
+def last(gateway: FakeGateway) -> list[Message]:
+    """The messages that the model got last."""
+    return gateway.conversations[-1].messages
+
+
+def kinds(answer: Any) -> str:
+    """The types of the blocks or items of an answer."""
+    return " ".join(block["type"] for block in answer.get("content") or answer["output"])

@@ -1,4 +1,4 @@
-"""Tests the fields of a Responses request that other APIs do not have, and the stored input."""
+"""Tests the fields of a Responses request that other APIs do not have."""
 
 import json
 from typing import Any
@@ -6,96 +6,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from schemas.conversation import Grammar, ToolSpec
 from schemas.errors import Invalid
 from services.frontend.apis.responses.parse.body import decode
-from services.frontend.apis.responses.parse.tools.request_tools import ToolName, find_tool_name
 from services.frontend.apis.responses.request import Responses
-from services.frontend.apis.responses.state.input_items import stored_items
-from tests.kit.bodies import (
-    RESPONSES,
-    Json,
-    assistant,
-    block,
-    function,
-    function_call,
-    function_output,
-    responses,
-    user,
-)
-
-F = function("f", strict=True, description="F.")
-G = block("custom", name="g")
-NS = block("namespace", name="ns", description="", tools=[block("function", name="f"), G])
+from tests.kit.bodies import Json, function_call, responses
 
 
 def encoded(body: Json) -> bytes:
     return json.dumps(body).encode()
-
-
-def test_tools_of_every_kind_are_converted() -> None:
-    grammar = block("grammar", syntax="lark", definition="start: /x/")
-    search = block("tool_search", execution="client")
-    ask = RESPONSES.ask(tools=[F, {**G, "format": grammar}, NS, search, block("shell")])
-    shown = ask.conversation.tools
-    assert shown[0] == ToolSpec("f", "F.", F["parameters"], strict=True)
-    assert shown[1] == ToolSpec("g", kind="custom", grammar=Grammar("lark", "start: /x/"))
-    names = [(tool.namespace, tool.name, tool.kind) for tool in shown[2:4]]
-    assert names == [("ns", "f", "function"), ("ns", "g", "custom")]
-    assert [tool.name for tool in shown[4:]] == ["tool_search", "shell"]
-    assert [tool.name for tool in shown[4:] if not tool.schema["required"]] == []
-    called = find_tool_name(ask.shape.names, "ns__g")
-    assert (called.kind, called.name, called.namespace) == ("custom", "g", "ns")
-    assert find_tool_name(ask.shape.names, "nobody") == ToolName("function", "nobody")
-
-
-def in_namespace(name: str, namespace: str) -> Json:
-    return block("namespace", name=namespace, tools=[function(name)])
-
-
-def test_tools_that_render_to_one_name_are_told_apart() -> None:
-    tools: list[tuple[str, str | None]] = [("b__c", "a"), ("c", "a__b"), ("a__b__c", None)]
-    listed = [in_namespace("b__c", "a"), in_namespace("c", "a__b"), function("a__b__c")]
-    calls = [
-        function_call(str(number), name, **({"namespace": namespace} if namespace else {}))
-        for number, (name, namespace) in enumerate(tools)
-    ]
-    outputs = [function_output(str(number)) for number in range(len(tools))]
-    ask = RESPONSES.ask(*calls, *outputs, tools=listed)
-    shown = [tool.rendered_name for tool in ask.conversation.tools]
-    assert len({*shown}) == len(tools)
-    known = [find_tool_name(ask.shape.names, name) for name in shown]
-    assert [(name.name, name.namespace) for name in known] == tools
-    assistants, results = ask.conversation.messages[-2:]
-    assert [call.rendered_name for call in assistants.parts] == shown
-    assert [result.name for result in results.parts] == shown
-    for name, (bare, namespace) in zip(shown, tools, strict=True):
-        chosen = {"type": "function", "name": bare, "namespace": namespace}
-        choice = RESPONSES.read(tools=listed, tool_choice=chosen).tool_choice
-        assert choice.rendered_name == name
-
-
-def test_tool_that_is_declared_twice_is_refused() -> None:
-    for tool in (F, G, NS, in_namespace("b__c", "a")):
-        other = in_namespace("c", "a__b")
-        assert RESPONSES.refusal(tools=[other, tool, tool]).code == "invalid_value", tool
-
-
-def test_hosted_tools_are_dropped_and_noted() -> None:
-    hosted = ["web_search", "file_search", "computer", "mcp", "code_interpreter"]
-    shell = block("shell", environment=block("container_auto"))
-    ask = RESPONSES.ask(tools=[*map(block, hosted), shell, F])
-    assert ask.notes == [*hosted, "shell"]
-    assert [tool.name for tool in ask.conversation.tools] == ["f"]
-
-
-def test_tools_are_deferred_only_if_the_client_can_search() -> None:
-    searches = (block("tool_search"), block("tool_search", execution="server"))
-    deferred = F | {"defer_loading": True}
-    for tools in ([], *([search] for search in searches)):
-        assert [tool.deferred for tool in RESPONSES.read(tools=[deferred, *tools]).tools] == [False]
-    listed = RESPONSES.read(tools=[deferred, block("tool_search", execution="client")]).tools
-    assert [tool.deferred for tool in listed] == [True, False]
 
 
 @pytest.mark.parametrize(
@@ -107,33 +25,3 @@ def test_error_names_the_place_in_history_or_input(stored: Any, own: Any, place:
     with pytest.raises(Invalid) as refused:
         Responses().convert(request, {}, history)
     assert refused.value.info.param == place
-
-
-def stored(*items: Json, **references: Json) -> list[Json]:
-    request = decode(encoded(responses(*items)))
-    if references:
-        request = request.with_references(
-            {id: msgspec.Raw(encoded(item)) for id, item in references.items()}
-        )
-    return [json.loads(bytes(item)) for item in stored_items(request, "t1")]
-
-
-def test_stored_items_are_complete_and_have_ids() -> None:
-    items = [
-        user("Hi.", x_own=[1.50]),
-        assistant("Ho.", phase="commentary"),
-        function_call("c", "n", id="fc_9", arguments="{ }"),
-        function_output("c", "o", status="incomplete"),
-        block("reasoning", id="", summary=[], encrypted_content="e"),
-        {"id": "msg_old"},
-    ]
-    found = stored(*items, msg_old=block("message", id="msg_old", status="incomplete"))
-    ids = ["msg_t1i000", "msg_t1i001", "fc_9", "fco_t1i003", "rs_t1i004", "msg_old"]
-    assert [item["id"] for item in found] == ids
-    assert found[0]["content"] == [block("input_text", text="Hi.")]
-    assert found[0]["x_own"] == [1.5]
-    assert found[1]["content"] == [block("output_text", text="Ho.", annotations=[])]
-    statuses = ["completed", "completed", "completed", "incomplete", None, "incomplete"]
-    assert [item.get("status") for item in found] == statuses
-    for before, after in zip(items[2:5], found[2:5], strict=True):
-        assert after.items() >= {**before, "id": after["id"]}.items()

@@ -1,41 +1,22 @@
 """The transformers engine with a tiny random model on the CPU."""
 
 import asyncio
-import json
 import random
 import threading
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from schemas.errors import EngineFailed, Invalid
-from services.runtime.config.stages import WorkerConfig
-from services.worker.engine import EngineDied, EngineInfo, EngineRequest
+from schemas.errors import EngineFailed
+from services.worker.engine import EngineDied, EngineRequest
 from services.worker.engines.transformers.engine import TransformersEngine
 from tests.kit import engines
 from tests.kit.engines import begun, request, rest, run, torch, transformers
 from tests.kit.waiting import eventually
+from tests.worker.transformers.serving import started
 
 pytestmark = engines.with_torch
-
-
-def config(model: Path, **changes: Any) -> WorkerConfig:
-    args = {"threads": 1, **changes.pop("engine_args", {})}
-    return WorkerConfig(
-        model=str(model), **{"slots": 8, "kv_tokens": 8192, **changes}, engine_args=args
-    )
-
-
-@asynccontextmanager
-async def started(
-    model: Path, **changes: Any
-) -> AsyncIterator[tuple[TransformersEngine, EngineInfo]]:
-    engine = TransformersEngine(config(model, **changes))
-    yield engine, await engine.start()
-    await engine.stop(5.0)
 
 
 async def ids_of(engine: TransformersEngine, asked: EngineRequest) -> list[int]:
@@ -122,32 +103,3 @@ async def test_a_stuck_step_is_noticed(tiny_model: Path, managers: list[Any]) ->
         with pytest.raises(EngineDied, match="no step in"):
             await run(engine, request("t", max_tokens=3000))
         gate.set()
-
-
-async def test_a_model_that_cannot_be_served_has_a_reason(tiny_model: Path, tmp_path: Path) -> None:
-    with pytest.raises(EngineFailed, match="no config"):
-        await TransformersEngine(config(tmp_path)).start()
-    own = (tiny_model / "config.json").read_text()
-    (tmp_path / "config.json").write_text(own)
-    with pytest.raises(EngineFailed, match="cannot load"):
-        await TransformersEngine(config(tmp_path)).start()
-    hybrid = {**json.loads(own), "layer_types": ["linear_attention", "full_attention"]}
-    (tmp_path / "config.json").write_text(json.dumps(hybrid))
-    with pytest.raises(Invalid, match=r"linear_attention layers of .*: use --engine trtllm"):
-        await TransformersEngine(config(tmp_path, engine_args={"load_format": "dummy"})).start()
-
-
-async def test_window_is_the_models_where_memory_is_in_the_page_cache(
-    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Free memory says nothing: after some reading of files little is free, and nearly all of it
-    available."""
-    from services.worker.engines.transformers import loader
-
-    monkeypatch.setattr("os.sysconf", lambda _name: 1)
-    for available, expected in ((2**33, 4096), (2**22, 1024)):
-        monkeypatch.setattr(loader, "available_bytes", lambda available=available: available)
-        async with started(tiny_model, kv_tokens=None, device="cpu") as (_, info):
-            pass
-        assert (info.max_model_len, info.full_len) == (expected, 4096)
-        assert ("1/8 of the" in info.limit) == (expected < 4096)
