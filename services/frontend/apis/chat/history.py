@@ -189,7 +189,9 @@ def _merge_parts(thought: Sequence[Thought], content: list[Part], calls: list[Ca
 def thoughts(message: wire.ChatMessage, call_ids: Sequence[str]) -> list[Thought]:
     """The reasoning of an assistant's message, in order. Values in unknown forms are left out."""
     details = [*objects(message.reasoning_details)]
-    reasoning = _our_details(details, call_ids) or _details(details)
+    reasoning: list[Thought] = []
+    if details:
+        reasoning = _our_details(details, call_ids) or _details(details)
     reasoning = reasoning or _blocks(message.thinking_blocks)
     return reasoning or _text(message, len(call_ids))
 
