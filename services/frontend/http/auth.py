@@ -186,13 +186,16 @@ class Callers:
             raise Unauthorized(_missing_key(request, openai=openai), "no_key")
         keys = [key for key in (find_key(self._keys, text) for text in texts) if key is not None]
         if not keys:
-            message = "Incorrect API key provided." if openai else "invalid x-api-key"
-            was_removed = any(find_key(self._removed, text) for text in texts)
-            raise Unauthorized(message, "removed_key" if was_removed else "wrong_key")
+            raise self._unknown_key(texts, openai=openai)
         valid = [key for key in keys if not self._is_expired(key)]
         if not valid:
             raise _expired()
         return self._caller(valid[0].name, valid[0].limits, valid[0])
+
+    def _unknown_key(self, texts: Sequence[str], *, openai: bool) -> Unauthorized:
+        message = "Incorrect API key provided." if openai else "invalid x-api-key"
+        was_removed = any(find_key(self._removed, text) for text in texts)
+        return Unauthorized(message, "removed_key" if was_removed else "wrong_key")
 
     def renew(self, caller: Caller) -> Caller:
         """Returns the caller with the rights and limits of now. Raises Unauthorized where its key

@@ -85,8 +85,7 @@ class ImageReader:
         vision = vision and self._put is not None
         if vision:
             urls = [item.url or "" for item in media if self._is_fetched(item)]
-            inline = [item for item in media if isinstance(item, InlineImage)]
-            self._check_number(len(urls) + len(inline))
+            self._check_number(media, len(urls))
             if urls:
                 conversation = await self._fetch(conversation, urls, tenant)
 
@@ -106,7 +105,9 @@ class ImageReader:
         if self._put is not None and source.image is not None and source.data:
             await self._put(source.image.hash, await asyncio.to_thread(_decode, source.data))
 
-    def _check_number(self, count: int) -> None:
+    def _check_number(self, media: Sequence[Media], fetched: int) -> None:
+        """Raises Invalid for too many images. `fetched`: the number of those by URL."""
+        count = fetched + sum(isinstance(item, InlineImage) for item in media)
         if count > self._max_images:
             raise Invalid(
                 f"Too much media: 0 document pages + {count} images > {self._max_images}",

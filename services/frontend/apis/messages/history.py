@@ -69,18 +69,14 @@ class MessagesHistoryReader(CallHistory):
         is_over = cleared and message.clear_at == "next_user_message"
         parts: list[Part] = []
         for index, block in enumerate(_blocks(message, field_path)):
+            block_path = f"{field_path}.content.{index}"
             if isinstance(block, wire.TextBlock):
                 if not is_over:
                     parts += plain_parts(block, field_path) or []
             elif isinstance(block, wire.ToolAdditionBlock | wire.ToolRemovalBlock):
-                parts += self.tools.change(block, f"{field_path}.content.{index}")
+                parts += self.tools.change(block, block_path)
             else:
-                tag = block.__struct_config__.tag
-                raise Invalid(
-                    f"{field_path}.content.{index}: `{tag}` blocks are not allowed in `system` "
-                    "messages",
-                    code="compaction_block_misplaced" if tag == "compaction" else None,
-                )
+                raise _not_in_system(block, block_path)
         if parts:
             self.messages.append(Message("system", parts))
 
@@ -182,6 +178,14 @@ class MessagesHistoryReader(CallHistory):
         self.messages = [Message("user", [Text(block.content)])]
         self._hosted.clear()
         self.tools.compact(block.tool_changes or [], field_path)
+
+
+def _not_in_system(block: wire.Block, field_path: str) -> Invalid:
+    tag = block.__struct_config__.tag
+    return Invalid(
+        f"{field_path}: `{tag}` blocks are not allowed in `system` messages",
+        code="compaction_block_misplaced" if tag == "compaction" else None,
+    )
 
 
 def _is_only_compaction(blocks: Sequence[wire.Block]) -> bool:
