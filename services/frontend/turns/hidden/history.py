@@ -11,7 +11,7 @@ as one message:
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, groupby, islice, takewhile
 from operator import attrgetter
 
@@ -53,41 +53,63 @@ class HiddenTurns(Struct, omit_defaults=True):
     """The results of these calls."""
 
 
+class _Digests:
+    """Digests of a conversation up to a turn: of the texts of users, of those of the model, and of
+    its calls. Each has its own, because a client may join texts.
+
+    Calls of hosted tools do not count: the client may not have them.
+    """
+
+    def __init__(self, conversation: Conversation) -> None:
+        session = conversation.client.session or ""
+        self._hosted = {tool.name for tool in conversation.tools if tool.hosted is not None}
+        self._users = hashlib.blake2b(_bytes(session) + b"\0")
+        self._model = hashlib.blake2b()
+        self._calls = hashlib.blake2b()
+
+    def add_users(self, messages: Sequence[Message]) -> None:
+        """Adds messages of users."""
+        for text in _texts(messages):
+            self._users.update(_bytes(text) + b"\0")
+
+    def add_turn(self, text: str, calls: Sequence[Call]) -> None:
+        """Adds a turn of the model. `text`: without white space."""
+        self._model.update(_bytes(text))
+        for call in calls:
+            if call.name not in self._hosted:
+                self._calls.update(_bytes(call_order(call.call_id)[0]))
+
+    def key(self) -> str:
+        """Returns the key of the turn that was added last."""
+        digests = self._users.digest() + self._model.digest() + self._calls.digest()
+        return hashlib.blake2b(digests, digest_size=16).hexdigest()
+
+
 def turn_keys(conversation: Conversation) -> dict[int, str]:
     """Returns the keys of the model's turns, by the index of the first message of each.
 
     A key is the tag of the first call's id, else a digest of the session's id and of all texts and
     calls up to the end of the turn. A turn without text and call has none, nor has a part of a turn
     that came before.
-
-    The texts of users, those of the model, and its calls have a digest each: a client may join
-    texts. Calls of hosted tools do not count: the client may not have them.
     """
-    keys: dict[str, int] = {}
-    hosted = {tool.name for tool in conversation.tools if tool.hosted is not None}
-    user_digest = hashlib.blake2b(_bytes(conversation.client.session or "") + b"\0")
-    model_digest = hashlib.blake2b()
-    call_digest = hashlib.blake2b()
+    digests = _Digests(conversation)
+    indices: dict[str, int] = {}
     for index, group in _groups(conversation.messages):
         role = group[0].role
         if role == "assistant":
             text = squeeze("".join(_texts(group)))
             calls = [part for part in parts_of(group) if isinstance(part, Call)]
-            model_digest.update(_bytes(text))
-            for call in calls:
-                if call.name not in hosted:
-                    call_digest.update(_bytes(call_order(call.call_id)[0]))
+            digests.add_turn(text, calls)
             key = ""
             if calls:
                 key = call_order(calls[0].call_id)[0]
             elif text:
-                digests = user_digest.digest() + model_digest.digest() + call_digest.digest()
-                key = hashlib.blake2b(digests, digest_size=16).hexdigest()
-            keys.setdefault(key, index)
+                key = digests.key()
+            if key and key not in indices:  # else a part of a turn that came before
+                indices[key] = index
         elif role != "tool":
-            for text in _texts(group):
-                user_digest.update(_bytes(text) + b"\0")
-    return {index: key for key, index in keys.items() if key}
+            digests.add_users(group)
+    return {index: key for key, index in indices.items()}
 
 
 def _bytes(text: str) -> bytes:
@@ -130,19 +152,23 @@ def _without_hidden(parts: Sequence[Part], hidden: HiddenTurns) -> list[Part] | 
     changed these. Clients may join texts, and may omit reasoning, its text or its seal."""
     thoughts = [part for part in parts_of(hidden.messages) if isinstance(part, Reasoning)]
     seals = {thought.seal for thought in thoughts if thought.seal}
-    others: list[Part] = []
-    has_bare_thoughts = False
-    for part in parts:
-        if isinstance(part, Reasoning):
-            if part.seal in seals or _is_of(part.id or "", hidden.turns):
-                continue
-            if part.text and not (part.seal or part.id):
-                has_bare_thoughts = True
-        others.append(part)
+    others = [part for part in parts if not _is_thought_of(part, seals, hidden.turns)]
     kept = _cut(others, Text, _texts(hidden.messages))
-    if kept is None or not has_bare_thoughts:
+    if kept is None or not any(map(_is_bare_thought, others)):
         return kept
     return _cut(kept, Reasoning, (thought.text or "" for thought in thoughts))
+
+
+def _is_thought_of(part: Part, seals: Collection[str], turns: Sequence[str]) -> bool:
+    """Returns whether a part is reasoning with one of these seals, or of one of these turns."""
+    if not isinstance(part, Reasoning):
+        return False
+    return part.seal in seals or _is_of(part.id or "", turns)
+
+
+def _is_bare_thought(part: Part) -> bool:
+    """Returns whether a part is reasoning of which only the text came back."""
+    return isinstance(part, Reasoning) and bool(part.text) and not (part.seal or part.id)
 
 
 def _cut(
