@@ -23,8 +23,8 @@ from services.frontend.apis.responses.parse.body import decode
 from services.frontend.apis.responses.render.events import payloads
 from services.frontend.apis.responses.request import Responses
 from services.frontend.apis.responses.state.input_items import stored_items
+from services.frontend.apis.shared.errors import openai_error
 from services.frontend.apis.shared.openapi import document
-from services.frontend.apis.shared.shared_errors import openai_error
 from services.frontend.app import APIS
 from services.frontend.content.image import without_images
 from services.frontend.turns.interfaces import RenderInfo

@@ -21,7 +21,7 @@ from services.frontend.apis.responses.state.running_responses import (
 )
 from services.frontend.apis.rollouts.routes import API as ROLLOUTS_API
 from services.frontend.apis.shared.api import Api, ApiSetup
-from services.frontend.apis.shared.shared_errors import SHARED, union_reply
+from services.frontend.apis.shared.errors import SHARED, union_reply
 from services.frontend.apis.tokens import API as TOKENS
 from services.frontend.apis.usage import API as USAGE
 from services.frontend.hosted.provider import provider_of

@@ -20,8 +20,8 @@ from schemas.errors import (
 )
 from services.frontend.apis.messages.errors import error_reply
 from services.frontend.apis.responses.errors import FORMAT
-from services.frontend.apis.shared.shared_errors import CHAT as CHAT_ERRORS
-from services.frontend.apis.shared.shared_errors import union_reply
+from services.frontend.apis.shared.errors import CHAT as CHAT_ERRORS
+from services.frontend.apis.shared.errors import union_reply
 from tests.kit.bodies import APIS, MESSAGES
 from tests.kit.every import Cases, for_each
 from tests.kit.frontend import FakeGateway, serving

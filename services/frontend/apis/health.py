@@ -15,8 +15,8 @@ from services.frontend.apis.shared.api import (
     encoded_response,
     json_response,
 )
+from services.frontend.apis.shared.errors import SHARED
 from services.frontend.apis.shared.openapi import document
-from services.frontend.apis.shared.shared_errors import SHARED
 from services.runtime.observability.metrics import LabelledRegistry, process_labels
 from services.runtime.observability.telemetry import render_metrics
 

@@ -25,9 +25,9 @@ from services.frontend.apis.messages.request import Messages, MessagesRequest
 from services.frontend.apis.shared.api import Api, ApiSetup, Operation, json_response
 from services.frontend.apis.shared.client import Headers
 from services.frontend.apis.shared.decode import decode_body, objects, tags_of
+from services.frontend.apis.shared.errors import SHARED
 from services.frontend.apis.shared.field_types import NULL, is_set
 from services.frontend.apis.shared.http_answer import read_request
-from services.frontend.apis.shared.shared_errors import SHARED
 from services.frontend.apis.shared.surrogates import decode_mended
 from services.frontend.http.request_context import REQUEST_CONTEXT
 from services.frontend.turns.turn_service import ModelAccess

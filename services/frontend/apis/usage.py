@@ -11,7 +11,7 @@ from msgspec import UNSET, Struct, UnsetType
 from schemas.errors import Forbidden
 from schemas.notices import UsageReported
 from services.frontend.apis.shared.api import Api, ApiSetup, Operation, Query, json_response
-from services.frontend.apis.shared.shared_errors import SHARED
+from services.frontend.apis.shared.errors import SHARED
 from services.frontend.http.request_context import REQUEST_CONTEXT
 from services.frontend.turns.key_usage import KeyUsage
 

@@ -6,9 +6,9 @@ from services.frontend.apis.chat import wire
 from services.frontend.apis.chat.render import ChatSettings
 from services.frontend.apis.chat.request import DIALECT, Chat
 from services.frontend.apis.shared.api import WEATHER_PARAMETERS, Api, ApiSetup, Operation
+from services.frontend.apis.shared.errors import CHAT
 from services.frontend.apis.shared.http_answer import http_answer, read_request
 from services.frontend.apis.shared.openai.chunks import EVENTS, FINGERPRINT
-from services.frontend.apis.shared.shared_errors import CHAT
 
 PATH = "/v1/chat/completions"
 

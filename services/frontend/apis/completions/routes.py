@@ -5,9 +5,9 @@ from aiohttp import web
 from services.frontend.apis.completions import wire
 from services.frontend.apis.completions.request import DIALECT, Completions
 from services.frontend.apis.shared.api import Api, ApiSetup, Operation
+from services.frontend.apis.shared.errors import openai_format
 from services.frontend.apis.shared.http_answer import http_answer, read_request
 from services.frontend.apis.shared.openai.chunks import EVENTS, FINGERPRINT
-from services.frontend.apis.shared.shared_errors import openai_format
 
 PATH = "/v1/completions"
 _PARAMS = {

@@ -18,8 +18,8 @@ from schemas.control import EngineAction, EngineControl, EngineState
 from schemas.errors import ErrorInfo, ErrorKind, Forbidden, Invalid
 from services.frontend.apis.shared.api import Api, ApiSetup, Operation, json_response
 from services.frontend.apis.shared.decode import PlainBody
+from services.frontend.apis.shared.errors import SHARED, union_reply
 from services.frontend.apis.shared.http_answer import read_request
-from services.frontend.apis.shared.shared_errors import SHARED, union_reply
 from services.frontend.http.request_context import REQUEST_CONTEXT
 
 PATH = "/engines"

@@ -17,7 +17,7 @@ from services.frontend.apis.models.codex_profile import (
 )
 from services.frontend.apis.models.documents import NamedModel, entry, listing, names
 from services.frontend.apis.shared.api import Api, ApiSetup, Operation, Query
-from services.frontend.apis.shared.shared_errors import SHARED
+from services.frontend.apis.shared.errors import SHARED
 from services.frontend.http.request_context import REQUEST_CONTEXT
 from services.frontend.turns.admission import Admission
 from services.runtime.config.frontend import FrontendConfig

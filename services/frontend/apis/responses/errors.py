@@ -3,7 +3,7 @@
 import math
 
 from schemas.errors import ErrorInfo, ErrorKind, Invalid, NotFound
-from services.frontend.apis.shared.shared_errors import (
+from services.frontend.apis.shared.errors import (
     UnknownModelWording,
     openai_error,
     openai_format,

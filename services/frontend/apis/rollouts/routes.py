@@ -12,8 +12,8 @@ from services.frontend.apis.rollouts.samples import FORMATS, SampleSender
 from services.frontend.apis.shared.api import Api, ApiSetup, Operation, Query, json_response
 from services.frontend.apis.shared.client import Headers
 from services.frontend.apis.shared.decode import PlainBody
+from services.frontend.apis.shared.errors import SHARED
 from services.frontend.apis.shared.http_answer import read_request
-from services.frontend.apis.shared.shared_errors import SHARED
 from services.frontend.http.auth import Caller
 from services.frontend.http.request_context import REQUEST_CONTEXT
 from services.frontend.rollouts.rollouts import Rollouts

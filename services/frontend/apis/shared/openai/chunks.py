@@ -25,7 +25,7 @@ from schemas.events import (
     failure_of,
 )
 from services import __version__
-from services.frontend.apis.shared.shared_errors import OpenAIError, openai_error
+from services.frontend.apis.shared.errors import OpenAIError, openai_error
 from services.frontend.apis.shared.turn_renderer import Plain, TurnRenderer
 from services.frontend.turns.answer_record import answer_usage
 from services.frontend.turns.interfaces import Collector, Renderer, RenderInfo
