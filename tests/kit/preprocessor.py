@@ -12,7 +12,7 @@ import pytest
 from typing_extensions import override
 
 from schemas.control import Heartbeat, Load, ModelCard
-from schemas.conversation import Conversation, Sampling
+from schemas.conversation import Conversation, Hints, Sampling
 from schemas.errors import ErrorInfo, TurnwireError, Unavailable
 from schemas.events import PromptImage
 from schemas.requests import (
@@ -141,7 +141,7 @@ class Sending:
         self.now = asyncio.get_running_loop().time
         self.registry.receive(Heartbeat("worker", "worker-1", leaving=True), self.now())
         for name in workers:
-            self.registry.receive(_heartbeat(f"worker-{name}"), self.now())
+            self.join(f"worker-{name}")
 
         self.leads = Leads(HOLD_TOKENS)
         router = Router(1.0, 16384.0, self.leads.waiting)
@@ -151,16 +151,24 @@ class Sending:
         links = WorkerLinks(process)
         self._sender = WorkerSender(links, placement, self.holding, self.next_prompts)
 
+    def join(self, worker: str) -> None:
+        """A worker sends its first heartbeat."""
+        card = ModelCard("m", block_tokens=BLOCK_TOKENS, raw_prompts=True)
+        heartbeat = Heartbeat("worker", worker, models=[card], load=Load(slots=256))
+        self.registry.receive(heartbeat, self.now())
+
     def turn(
         self,
         name: str,
         ids: Sequence[int] = (1, 2, 3),
         *,
         images: Sequence[PromptImage] = (),
+        cache_salt: str | None = None,
         deadline: float = math.inf,
     ) -> PreparedTurn:
         """A turn with a prompt of these ids."""
         packed = pack_ids(ids)
+        hints = Hints(cache_salt=cache_salt)
         prompt: Any = SimpleNamespace(ids=array("I", ids))
         request = GenerateRequest(
             turn=name,
@@ -175,7 +183,7 @@ class Sending:
             images=list(images),
         )
         return PreparedTurn(
-            request=TurnRequest(name, "f", Conversation("m", [])),
+            request=TurnRequest(name, "f", Conversation("m", [], hints=hints)),
             prompt=prompt,
             for_worker=request,
             block_key_ids=packed,
@@ -207,11 +215,6 @@ async def failure_of(task: asyncio.Task[RecordedPlacing]) -> TurnwireError:
     with pytest.raises(TurnwireError) as failure:
         await task
     return failure.value
-
-
-def _heartbeat(worker: str) -> Heartbeat:
-    card = ModelCard("m", block_tokens=BLOCK_TOKENS, raw_prompts=True)
-    return Heartbeat("worker", worker, models=[card], load=Load(slots=256))
 
 
 async def _attached() -> None:

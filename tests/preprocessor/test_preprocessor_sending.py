@@ -21,6 +21,7 @@ from schemas.errors import (
 from schemas.events import PromptImage
 from schemas.requests import GenerateReply, GenerateRequest
 from schemas.token_ids import unpack_ids
+from services.preprocessor.routing.leads import MAX_HOLD_S
 from services.preprocessor.routing.worker_links import IMAGES_TIMEOUT_S, TAKE_TIMEOUT_S
 from tests.kit.clock import LoopClock
 from tests.kit.preprocessor import GONE, Sending, failure_of
@@ -36,12 +37,13 @@ def refusal(worker: str, error: TurnwireError) -> GenerateReply:
 
 async def test_turn_goes_to_the_best_worker_with_its_shard() -> None:
     sending = Sending("a", "b")
-    placing = await sending.send(sending.turn("t", [4, 5, 6]))
+    placing = await sending.send(sending.turn("t", [4, 5, 6], cache_salt="mine"))
 
     [(worker, request)] = sending.bus.requests
     assert (worker, request.parser, request.turn) == ("worker-a", "parser-1", "t")
     assert unpack_ids(request.prompt) == [4, 5, 6]
     assert (request.timeout_s, request.notice, request.held_for) == (None, "", "")
+    assert request.cache_salt == "\nmine", "that of no tenant"
     assert request.time > 0
     assert placing.places == [("worker-a", "parser-1")]
     assert placing.refusals == []
@@ -68,7 +70,7 @@ async def test_turn_that_a_worker_has_counts_there() -> None:
     ids=lambda error: type(error).__name__,
 )
 async def test_next_worker_gets_a_turn_that_one_refuses(error: TurnwireError) -> None:
-    sending = Sending("a", "b")
+    sending = Sending("a", "b", "c")
     sending.bus.replies["worker-a"] = refusal("worker-a", error)
     placing = await sending.send(sending.turn("t"))
 
@@ -202,21 +204,44 @@ async def test_turn_is_sent_when_its_beginning_is_computed() -> None:
 
 
 @pytest.mark.parametrize("how", ["refused", "cancelled"])
-async def test_follower_is_sent_if_no_worker_takes_its_lead(how: str) -> None:
+async def test_one_follower_leads_if_no_worker_takes_its_lead(how: str) -> None:
     sending = Sending("a")
     sending.bus.replies["worker-a"] = None
     lead = await sending.sending(sending.turn("lead", [*GROUP, 1]))
-    follower = asyncio.create_task(sending.send(sending.turn("follower", [*GROUP, 2])))
-    await eventually(lambda: sending.leads.waiting.total() == 1)
+    followers = [
+        asyncio.create_task(sending.send(sending.turn(f"follower {number}", [*GROUP, number])))
+        for number in (2, 3)
+    ]
+    await eventually(lambda: sending.leads.waiting.total() == 2)
 
-    del sending.bus.replies["worker-a"]
     if how == "refused":
         sending.bus.reply(refusal("worker-a", Overloaded("full")))
         assert isinstance(await failure_of(lead), Overloaded)
     else:
         lead.cancel()
-    await follower
-    assert sending.bus.requests[-1][1].held_for == "lead"
+    await eventually(lambda: len(sending.bus.requests) == 2)
+    request = sending.bus.requests[1][1]
+    assert (request.turn, request.held_for) == ("follower 2", "lead")
+    assert request.notice != ""
+    assert sending.leads.waiting.total() == 1, "the other one waits for it"
+    for follower in followers:
+        follower.cancel()
+
+
+async def test_followers_of_a_turn_that_fails_before_it_is_sent_go_on() -> None:
+    sending = Sending("a")
+    await led(sending)
+    followers = [
+        asyncio.create_task(sending.send(sending.turn(f"follower {number}", [*GROUP, number])))
+        for number in (2, 3)
+    ]
+    await eventually(lambda: sending.leads.waiting.total() == 2)
+
+    lost_at = sending.now()
+    sending.registry.receive(Heartbeat("worker", "worker-a", leaving=True), lost_at)
+    for follower in followers:
+        assert isinstance(await failure_of(follower), Unavailable)
+    assert sending.now() < lost_at + MAX_HOLD_S / 2, "they did not wait as long as they may"
     assert sending.holding.open_leads == 0
 
 

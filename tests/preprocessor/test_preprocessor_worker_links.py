@@ -61,8 +61,13 @@ async def test_worker_has_few_requests_at_once(most: int, images: list[PromptIma
 
 async def test_requests_with_images_do_not_delay_others() -> None:
     sending = Sending("a")
+    sending.bus.replies["worker-a"] = None
     images = [PromptImage("ab" * 32, 0, 1)]
-    tasks = await all_sent_and_one_waits(sending, UNANSWERED_IMAGES, images=images)
+    tasks = [
+        asyncio.create_task(sending.send(sending.turn(f"{number}", images=images)))
+        for number in range(UNANSWERED_REQUESTS)
+    ]
+    await eventually(lambda: len(sending.bus.requests) == UNANSWERED_IMAGES)
     tasks.append(await sending.sending(sending.turn("text")))
     for task in tasks:
         task.cancel()
@@ -95,6 +100,16 @@ async def test_nothing_is_kept_of_a_worker_that_left_before_its_offer() -> None:
     del task
     gc.collect()
     assert not [kept for kept in gc.get_objects() if isinstance(kept, Unanswered)]
+
+
+async def test_what_a_worker_did_not_answer_before_it_left_does_not_count_when_it_returns() -> None:
+    sending = Sending("a")
+    tasks = await all_sent_and_one_waits(sending, UNANSWERED_REQUESTS)
+    sending.registry.receive(Heartbeat("worker", "worker-a", leaving=True), sending.now())
+    sending.join("worker-a")
+    tasks.append(await sending.sending(sending.turn("later")))
+    for task in tasks:
+        task.cancel()
 
 
 async def test_turn_is_not_sent_after_its_deadline(loop_clock: LoopClock) -> None:
