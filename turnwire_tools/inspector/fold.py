@@ -92,7 +92,7 @@ class Fold:
                     self._tokens(token_entry, now)
             case requests.TurnRequest():
                 self._request(message, now)
-            case requests.GenerateRequest(turn=name) if message.parser and name in self.turns:
+            case requests.GenerateRequest(turn=name, is_prefill=False) if name in self.turns:
                 self._generate(self.turns[name], message, now, receiver)
             case Cancel(turn=name) if name in self.turns:
                 self._cancel(self.turns[name], message, now)

@@ -267,7 +267,7 @@ class TurnFollower:
         match message:
             case requests.TurnRequest():
                 self._begin(message, now)
-            case requests.GenerateRequest(turn=name) if message.parser and name in self._open:
+            case requests.GenerateRequest(turn=name, is_prefill=False) if name in self._open:
                 self._open[name].place(message, receiver, now)
             case frames.TokenFrame() | frames.EventFrame():
                 ended = []

@@ -5,8 +5,7 @@ A turn is sent to a worker with the subject of a notice, which the worker publis
 token, or at the end of a turn without one. Until then the turn is a lead. A notice may be lost, so
 a lead has a limit of time; it also ends when its worker refuses the turn, or dies.
 
-Who sends a turn uses its `TurnHold` only. `Leads` decides for it, and `Holding` does what was
-decided.
+The sender of a turn uses its `TurnHold`. `Leads` decides which turns wait, and `Holding` lets them.
 """
 
 import asyncio
