@@ -12,6 +12,7 @@
 
 import asyncio
 import time
+from collections import defaultdict
 from contextlib import AbstractAsyncContextManager, nullcontext
 
 import msgspec
@@ -58,18 +59,18 @@ class WorkerLinks:
 
     def __init__(self, process: Process) -> None:
         self._process = process
-        self._unanswered: dict[str, Unanswered] = {}
+        self._unanswered: defaultdict[str, Unanswered] = defaultdict(Unanswered)
         """The requests of each living worker."""
         process.registry.on_leave.append(self._process_left)
 
     async def offer(self, worker: str, request: GenerateRequest, deadline: float) -> GenerateReply:
         """Sends a turn's request to a worker, which has the time until `deadline` (of the loop).
         Returns the reply. Raises as `ask_worker`, but for Unavailable, which is a refusal."""
-        unanswered = self._unanswered_of(worker)
         try:
+            self._check_living(worker)
+            unanswered = self._unanswered[worker]
             async with unanswered.images_of(request), unanswered.all:
-                if self._process.registry.get("worker", worker) is None:
-                    raise Unavailable("it left while the turn waited")
+                self._check_living(worker)  # it may have left while the turn waited
                 timeout_s = seconds_left(deadline, asyncio.get_running_loop().time())
                 timed = replace(request, timeout_s=timeout_s, time=time.time())
                 return await ask_worker(self._process, worker, timed)
@@ -78,14 +79,9 @@ class WorkerLinks:
             gone = Unavailable("the worker that was asked is gone", retry_after_s=RETRY_AFTER_S)
             return GenerateReply(worker, gone.info)
 
-    def _unanswered_of(self, worker: str) -> Unanswered:
-        unanswered = self._unanswered.get(worker)
-        if unanswered is None:
-            unanswered = Unanswered()
-            # Of a worker that has left, nothing would remove it.
-            if self._process.registry.get("worker", worker) is not None:
-                self._unanswered[worker] = unanswered
-        return unanswered
+    def _check_living(self, worker: str) -> None:
+        if self._process.registry.get("worker", worker) is None:
+            raise Unavailable("it has left")
 
     def _process_left(self, heartbeat: Heartbeat) -> None:
         self._unanswered.pop(heartbeat.id, None)
