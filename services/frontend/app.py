@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 
 from services.frontend.apis.chat.routes import API as CHAT
 from services.frontend.apis.completions.routes import API as COMPLETIONS
-from services.frontend.apis.engines.routes import API as ENGINES
+from services.frontend.apis.engines import API as ENGINES
 from services.frontend.apis.health import API as HEALTH
 from services.frontend.apis.messages.routes import API as MESSAGES
 from services.frontend.apis.models.routes import API as MODELS

@@ -1,1 +1,0 @@
-"""The engines of a model, for operators: pauses, and weights that change (docs/operations.md)."""
