@@ -1,19 +1,18 @@
 """Renders the events of an answer into a stream.
 
-    state        the next events                         `begin`, when all turns are open
-    Opening      are kept                                starts the stream
-    Ready        start the stream                        starts it without events
-    StartFailed  are kept                                raises the error
-    Streaming    are sent at the end of the tick         does nothing
+    state        the next events                     `begin`, when all turns are open
+    Opening      are kept, or start the stream       starts the stream
+    StartFailed  are dropped                         raises the error
+    OpenStream   are sent at the end of the tick     does nothing
 
-`opened` makes `Opening` `Ready`: the only turn is open, before the task that awaits it runs. So the
-call that brings the first events also writes them. A first event that is a failure is kept: `begin`
-raises it, and it becomes the response's status.
+Events start the stream if the only turn is open (`opened`), before the task that awaits the turn
+runs: the call that brings the first events also writes them. A first event that is a failure is
+kept: `begin` raises it, and it becomes the response's status.
 """
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain, groupby
 from operator import itemgetter
 from typing import TypeAlias
@@ -28,21 +27,29 @@ from services.frontend.turns.flusher import FlushedStream, Flusher
 from services.frontend.turns.interfaces import Renderer, RenderInfo
 from services.frontend.turns.sinks import AnswerSink
 from services.runtime.nats.requests import after_sending
+from services.runtime.observability.telemetry import FilteringBoundLogger
 
 MakeRenderer: TypeAlias = Callable[[RenderInfo], Renderer]
 Batch: TypeAlias = tuple[int, list[TurnEvent], int]
 """A choice, its next events, and its output tokens so far."""
 
 
+@dataclass(slots=True)
 class Opening:
     """The turns are being opened."""
 
+    early: list[Batch] = field(default_factory=list)
+    """The events so far."""
+    prepared: Prepared | None = None
+    """Set when a worker has the only turn."""
 
-@dataclass(slots=True)
-class Ready:
-    """A worker has the only turn."""
-
-    prepared: Prepared
+    @property
+    def refusal(self) -> ErrorInfo | None:
+        """The error of a turn that failed before its first block."""
+        if not self.early:
+            return None
+        _, events, _ = self.early[0]
+        return failure_of(events[0])
 
 
 @dataclass(slots=True)
@@ -52,22 +59,81 @@ class StartFailed:
     error: Exception
 
 
-@dataclass(slots=True)
-class Streaming:
+class OpenStream(FlushedStream):
     """The head is sent, so errors can only be sent in the stream."""
 
-    renderer: Renderer
-    rendered: bytes = b""
-    """The bytes of this tick."""
-    is_broken: bool = False
-    """Events could not be rendered. The stream ends with an error."""
+    def __init__(
+        self,
+        renderer: Renderer,
+        record: AnswerRecord,
+        writer: StreamWriter,
+        log: FilteringBoundLogger,
+    ) -> None:
+        self.pending: list[Batch] = []
+        """Events of this tick."""
+        self.is_last = False
+        """All events of the answer have arrived."""
+        self._renderer = renderer
+        self._record = record
+        self._writer = writer
+        self._log = log
+        self._rendered = b""
+        self._is_broken = False
+        """Events could not be rendered. The stream ends with an error."""
+
+    def begin(self, prepared: Sequence[Prepared]) -> None:
+        """Sends the head, the opening and the pending events."""
+        opening = self._renderer.start(prepared)
+        if self.pending:
+            self.render_pending(asyncio.get_running_loop().time())
+            opening += self._rendered
+            self._rendered = b""
+        self._writer.begin(opening)
+        if self.is_last or self._is_broken:
+            self._writer.close()
+
+    @override
+    def render_pending(self, now: float) -> None:
+        pending = self.pending
+        self.pending = []
+        if self._writer.closed:
+            return
+        try:
+            if len(pending) == 1:
+                choice, events, tokens = pending[0]
+                self._record.record_batch(tokens, now, choice)
+                self._rendered = self._renderer.render(events, choice)
+            else:
+                self._rendered = self._render_merged(pending, now)
+        except Exception as error:  # one stream's failure must not affect the others of the tick
+            self._log.exception("turn.render_failed")
+            self._is_broken = True
+            self._record.outcome = "internal"
+            self._rendered = self._renderer.error(unexpected(error))
+
+    @override
+    def send(self, now: float) -> None:
+        rendered = self._rendered
+        self._rendered = b""
+        if self._is_broken and not (rendered or self._writer.closed):
+            self._writer.abort()  # not even the error could be rendered
+        elif self.is_last or self._is_broken:
+            self._writer.close(rendered)
+        elif rendered:
+            self._writer.write(rendered, now)
+
+    def _render_merged(self, pending: list[Batch], now: float) -> bytes:
+        """Renders several batches, as few as possible."""
+        latest_tokens = {choice: tokens for choice, _, tokens in pending}
+        for choice, tokens in latest_tokens.items():
+            self._record.record_batch(tokens, now, choice)
+        return b"".join(
+            [self._renderer.render(events, choice) for choice, events in _merge(pending)]
+        )
 
 
-StreamState: TypeAlias = Opening | Ready | StartFailed | Streaming
-
-
-class StreamSink(AnswerSink, FlushedStream):
-    """Renders turn events into a stream.
+class StreamSink(AnswerSink):
+    """Starts a stream, and passes the events of an answer to it.
 
     Making the renderer costs as much as rendering the first events, so it is made in advance
     (`get_ready`), once the preprocessor has the request.
@@ -86,17 +152,14 @@ class StreamSink(AnswerSink, FlushedStream):
         self._info = info
         self._writer = writer
         self._flusher = flusher
-        self._log = flusher.log
         self._renderer: Renderer | None = None
         """None until it is made."""
-        self._state: StreamState = Opening()
-        self._pending: list[Batch] = []
-        """Events of this tick, or all events before the stream starts."""
+        self._state: Opening | StartFailed | OpenStream = Opening()
 
     @property
     @override
     def started(self) -> bool:
-        return isinstance(self._state, Streaming)
+        return isinstance(self._state, OpenStream)
 
     @override
     def expect_choices(self, choices: int) -> None:
@@ -111,7 +174,8 @@ class StreamSink(AnswerSink, FlushedStream):
 
     @override
     def opened(self, prepared: Prepared) -> None:
-        self._state = Ready(prepared)
+        if isinstance(self._state, Opening):
+            self._state.prepared = prepared
 
     @override
     def begin(self, prepared: Sequence[Prepared]) -> None:
@@ -123,14 +187,10 @@ class StreamSink(AnswerSink, FlushedStream):
         state = self._state
         if isinstance(state, StartFailed):
             raise state.error
-        if isinstance(state, Streaming):
-            return
-        if self._pending:
-            _, first, _ = self._pending[0]
-            failure = failure_of(first[0])
-            if failure is not None:
-                raise raised(failure)
-        self._start(prepared)
+        if isinstance(state, Opening):
+            if state.refusal is not None:
+                raise raised(state.refusal)
+            self._start(state, prepared)
 
     @override
     def push(self, events: list[TurnEvent], tokens: int = 0, choice: int = 0) -> None:
@@ -140,33 +200,15 @@ class StreamSink(AnswerSink, FlushedStream):
         if type(last) is not Delta and isinstance(last, LastEvent):
             tokens = self._end_choice(last, choice, tokens)
         state = self._state
-        if type(state) is Streaming and not self._pending:
-            self._flusher.add(self)
-        self._pending.append((choice, events, tokens))
-        if type(state) is Ready and failure_of(events[0]) is None:
-            self._start_early(state)
-
-    @override
-    def render_pending(self, now: float) -> None:
-        stream = self._state
-        if isinstance(stream, Streaming) and not self._writer.closed:
-            self._render(stream, now)
-        else:
-            self._pending.clear()
-
-    @override
-    def send(self, now: float) -> None:
-        stream = self._state
-        if not isinstance(stream, Streaming):
-            return
-        rendered = stream.rendered
-        stream.rendered = b""
-        if stream.is_broken and not (rendered or self._writer.closed):
-            self._writer.abort()  # not even the error could be rendered
-        elif self.ended or stream.is_broken:
-            self._writer.close(rendered)
-        elif rendered:
-            self._writer.write(rendered, now)
+        if type(state) is OpenStream:
+            if not state.pending:
+                self._flusher.add(state)
+            state.pending.append((choice, events, tokens))
+            state.is_last = self.ended
+        elif isinstance(state, Opening):
+            state.early.append((choice, events, tokens))
+            if state.prepared is not None and state.refusal is None:
+                self._start_early(state, state.prepared)
 
     @override
     async def finish(self) -> None:
@@ -181,50 +223,21 @@ class StreamSink(AnswerSink, FlushedStream):
     def stop(self) -> None:
         self._writer.closed = True
 
-    def _start_early(self, ready: Ready) -> None:
+    def _start_early(self, opening: Opening, prepared: Prepared) -> None:
         """Starts the stream of the only choice before the gateway's `open` has returned."""
         try:
-            self._start([ready.prepared])
+            self._start(opening, [prepared])
         except Exception as error:  # the handler gets it, and can still respond with a status
-            self._log.exception("turn.begin_failed")
+            self._flusher.log.exception("turn.begin_failed")
             self._state = StartFailed(error)
 
-    def _start(self, prepared: Sequence[Prepared]) -> None:
-        """Sends the head, the opening and the events so far."""
-        stream = Streaming(self.get_ready())
-        first = stream.renderer.start(prepared)
-        if self._pending:
-            self._render(stream, asyncio.get_running_loop().time())
-            first += stream.rendered
-            stream.rendered = b""
-        self._writer.begin(first)
+    def _start(self, opening: Opening, prepared: Sequence[Prepared]) -> None:
+        log = self._flusher.log
+        stream = OpenStream(self.get_ready(), self._record, self._writer, log)
+        stream.pending = opening.early
+        stream.is_last = self.ended
+        stream.begin(prepared)
         self._state = stream
-        if self.ended or stream.is_broken:
-            self._writer.close()
-
-    def _render(self, stream: Streaming, now: float) -> None:
-        """Renders the pending events."""
-        pending = self._pending
-        self._pending = []
-        try:
-            if len(pending) == 1:
-                choice, events, tokens = pending[0]
-                self._record.record_batch(tokens, now, choice)
-                stream.rendered = stream.renderer.render(events, choice)
-            else:
-                stream.rendered = self._render_merged(stream.renderer, pending, now)
-        except Exception as error:  # one stream's failure must not affect the others of the tick
-            self._log.exception("turn.render_failed")
-            stream.is_broken = True
-            self._record.outcome = "internal"
-            stream.rendered = stream.renderer.error(unexpected(error))
-
-    def _render_merged(self, renderer: Renderer, pending: list[Batch], now: float) -> bytes:
-        """Renders several batches, as few as possible."""
-        latest_tokens = {choice: tokens for choice, _, tokens in pending}
-        for choice, tokens in latest_tokens.items():
-            self._record.record_batch(tokens, now, choice)
-        return b"".join([renderer.render(events, choice) for choice, events in _merge(pending)])
 
 
 def _merge(pending: list[Batch]) -> Iterator[tuple[int, list[TurnEvent]]]:

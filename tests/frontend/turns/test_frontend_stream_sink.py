@@ -11,8 +11,7 @@ import structlog
 from schemas.errors import ErrorInfo, ErrorKind
 from schemas.events import BlockStart, Delta, Failed
 from services.frontend.http.sse import EventStream
-from services.frontend.turns.flusher import Flusher
-from services.frontend.turns.stream_sink import StreamSink
+from services.frontend.turns.flusher import FlushedStream, Flusher
 from tests.kit.bodies import chat, messages, responses
 from tests.kit.events import Step, finish
 from tests.kit.frontend import FakeGateway, FakeTurn, serving
@@ -22,7 +21,7 @@ from tests.kit.waiting import LIMIT_S, eventually
 REQUEST = post(json.dumps(messages(stream=True)).encode())
 
 
-class Stream(StreamSink):
+class Stream(FlushedStream):
     def __init__(self, said: list[str], broken: str) -> None:
         self.said, self.broken = said, broken
 
