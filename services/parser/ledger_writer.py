@@ -16,7 +16,7 @@ from schemas.ledger import LedgerEntry
 from services.ledger.signer import MAX_ENTRY_BYTES, EntrySigner
 from services.parser.ledger_entry import entries_of
 from services.parser.turn_parse import TurnParse
-from services.runtime.observability.metrics import CountCollector, Reading, register
+from services.runtime.observability.metrics import CountCollector, Reading
 from services.runtime.process import Process
 from services.runtime.storage.kv import Bucket
 
@@ -56,7 +56,7 @@ class BusLedgerWriter(LedgerWriter):
             "turnwire_ledger_written_total": written,
             "turnwire_ledger_too_large_total": too_large,
         }
-        register(process.metrics, CountCollector(counters))
+        process.metrics.register(CountCollector(counters))
 
     @override
     def write(self, parse: TurnParse) -> None:

@@ -23,7 +23,7 @@ from services.ledger.signer import EntrySigner
 from services.ledger.turn_ledger import Ledger, TurnLedger
 from services.ledger.turns.turn import TurnOutput
 from services.runtime.nats.bus import Delivery
-from services.runtime.observability.metrics import CountCollector, Reading, register
+from services.runtime.observability.metrics import CountCollector, Reading
 from services.runtime.process import Process
 from services.runtime.storage.kv import Bucket
 
@@ -115,7 +115,7 @@ class BusLedgerReader(LedgerReader):
             "turnwire_ledger_entries": Reading("Turns in memory.", ledger.entries, "__len__"),
             "turnwire_ledger_bytes": Reading("Memory that turns take.", ledger.entries, "size"),
         }
-        register(metrics, CountCollector(readings))
+        metrics.register(CountCollector(readings))
         process.on_reconnect.append(self._doubt)
 
     @override

@@ -45,7 +45,7 @@ from services.runtime.nats.bus import Delivery
 from services.runtime.nats.connection import Subscription
 from services.runtime.nats.requests import after_sending
 from services.runtime.observability.memory import relax_gc_and_trim_heap
-from services.runtime.observability.metrics import CountCollector, Reading, register
+from services.runtime.observability.metrics import CountCollector, Reading
 from services.runtime.presence.heartbeats import Service
 from services.runtime.process import Process
 from services.runtime.storage.kv import Bucket, ledger_bucket
@@ -110,7 +110,7 @@ class Preprocessor(Service):
         self._subscriptions: list[Subscription] = []
         """The subscriptions to new work."""
         refusals = Reading("Texts that fastokens refused.", setup.encoder, "failures")
-        register(process.metrics, CountCollector({"turnwire_tokenizer_refusals_total": refusals}))
+        process.metrics.register(CountCollector({"turnwire_tokenizer_refusals_total": refusals}))
 
     def _on_turn(self, delivery: Delivery) -> None:
         request = _decode_turn(delivery.data)

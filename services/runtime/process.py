@@ -31,7 +31,6 @@ from services.runtime.observability.metrics import (
     LoadCollector,
     Reading,
     process_labels,
-    register,
 )
 from services.runtime.observability.scope import NO_SCOPE, Scope
 from services.runtime.observability.telemetry import (
@@ -303,10 +302,10 @@ class ProcessEnd:
 
 
 def _register_metrics(process: Process) -> None:
-    register(process.metrics, CountCollector(_bus_readings(process.bus)))
+    process.metrics.register(CountCollector(_bus_readings(process.bus)))
     if process.stage != "frontend":  # it has metrics of its turns by model and API
         load = process.heartbeats.service.load
-        register(process.metrics, LoadCollector(process.stage, load))
+        process.metrics.register(LoadCollector(process.stage, load))
 
 
 def _tracer(
@@ -334,12 +333,12 @@ def _bus_readings(bus: Bus) -> dict[str, Reading]:
             "Whether the connection to NATS is up.", bus, "connected"
         ),
         "turnwire_missing_buckets": Reading(
-            "Buckets that this process uses and does not find.", bus.buckets, "count_missing"
+            "Buckets that this process uses and does not find.", bus.missing_buckets, "__len__"
         ),
         "turnwire_unwritable_buckets": Reading(
             "Buckets that take no writes: the disk of nats-server is full, or was.",
-            bus.buckets,
-            "count_unwritable",
+            bus.unwritable_buckets,
+            "__len__",
         ),
         "turnwire_bus_published_total": Reading("Messages published.", bus, "published"),
         "turnwire_bus_received_total": Reading("Messages received.", bus, "received"),

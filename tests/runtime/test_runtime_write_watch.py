@@ -71,15 +71,15 @@ async def test_unanswered_writes_are_reported_until_one_is_taken(
     log, entries = logging()
     bucket = Bucket(bus, config(name), log)
     bucket.offer("k", b"v", member)
-    await eventually(lambda: bus.buckets.count_unwritable() == 1)
+    await eventually(lambda: len(bus.unwritable_buckets) == 1)
     with pytest.raises(Unavailable, match="takes no writes"):
         await bucket.put("k", b"v", member)  # at once
 
     answers[0] = REFUSED
     await asyncio.sleep(0.2)
-    assert bus.buckets.count_unwritable() == 1
+    assert len(bus.unwritable_buckets) == 1
     answers[0] = ACKNOWLEDGED
-    await eventually(lambda: bus.buckets.count_unwritable() == 0)
+    await eventually(lambda: len(bus.unwritable_buckets) == 0)
     events = [entry["event"] for entry in entries]
     assert events == ["kv.unwritable", "kv.writable"]
 
@@ -91,15 +91,15 @@ async def test_store_that_goes_away_has_not_healed(bus: Bus, other: Bus) -> None
     log, entries = logging()
     bucket = Bucket(bus, config("gone"), log)
     bucket.offer("k", b"v")
-    await eventually(lambda: bus.buckets.count_unwritable() == 1)
+    await eventually(lambda: len(bus.unwritable_buckets) == 1)
     await hanging.stop()
     await other.flush()
     await asyncio.sleep(0.3)  # several attempts
-    assert bus.buckets.count_unwritable() == 1
+    assert len(bus.unwritable_buckets) == 1
     assert [entry["event"] for entry in entries] == ["kv.unwritable"]
 
     await other.subscribe("$KV.gone.>", lambda delivery: delivery.reply(ACKNOWLEDGED))
-    await eventually(lambda: bus.buckets.count_unwritable() == 0)
+    await eventually(lambda: len(bus.unwritable_buckets) == 0)
 
 
 async def test_one_slow_write_is_not_reported(
@@ -174,12 +174,12 @@ async def test_up_starts_the_server_again_when_a_full_disk_has_room(
         bucket = Bucket(bus, config(IMAGE_BUCKET), log)
         filler = small_disk / "filler"
         fill(filler)
-        while not bus.buckets.unwritable:
+        while not bus.unwritable_buckets:
             bucket.offer("k", bytes(50_000))
             await asyncio.sleep(0.1)
         await eventually(lambda: any("is full" in report for report in screen.reports))
         filler.unlink()
-        await eventually(lambda: not bus.buckets.unwritable)
+        await eventually(lambda: not bus.unwritable_buckets)
         await bucket.put("k", b"v")
         assert await bucket.get("k") == b"v"
     events = [entry["event"] for entry in entries]

@@ -13,12 +13,10 @@ START_ORDER = ("preprocessor", "worker", "frontend", "parser")
 
 def inner_processes(plan: UpPlan) -> list[str]:
     """The names of the processes that are not frontends."""
-    names: list[str] = []
-    for stage in START_ORDER:
-        if stage != "frontend":
-            for model in plan.models:
-                names += model.process_names(stage)
-    return names
+    stages = [stage for stage in START_ORDER if stage != "frontend"]
+    return [
+        name for stage in stages for model in plan.models for name in model.process_names(stage)
+    ]
 
 
 def inspector_spec(plan: UpPlan, bus_url: str, port: int) -> ChildSpec:
@@ -40,36 +38,36 @@ def make_specs(
 ) -> list[ChildSpec]:
     """The specs of all service processes, in the order of their start. `metrics_ports`: those of
     the stages after the frontend; without them, these serve no metrics."""
-    flags_of_all = [f"--nats-url={nats_url}"] if nats_url else []
-    metrics: dict[str, int] = {}
-    if metrics_ports:
-        metrics = dict(zip(inner_processes(plan), metrics_ports, strict=False))
+    shared = [f"--nats-url={nats_url}"] if nats_url else []
+    quiet = _quiet_variables(env)
+    metrics = dict(zip(inner_processes(plan), metrics_ports, strict=False))
 
     specs: list[ChildSpec] = []
     for stage in START_ORDER:
         if stage == "frontend":
             for number, port in enumerate(ports, 1):
-                flags = [*plan.frontend_flags, *flags_of_all, f"--port={port}"]
-                specs.append(_spec(stage, f"{stage}-{number}", flags, _quiet_variables(env)))
+                flags = [*plan.frontend_flags, *shared, f"--port={port}"]
+                specs.append(_spec(stage, f"{stage}-{number}", flags, quiet))
         else:
             for model in plan.models:
-                specs += _model_specs(stage, model, flags_of_all, metrics, env)
+                specs += _model_specs(stage, model, shared, metrics, quiet)
     return specs
 
 
 def _model_specs(
     stage: str,
     model: ModelPlan,
-    flags_of_all: Sequence[str],
+    shared: Sequence[str],
     metrics: Mapping[str, int],
-    env: Mapping[str, str],
+    quiet: Mapping[str, str],
 ) -> Iterator[ChildSpec]:
-    """Yields the specs of a model's processes of a stage. `metrics`: their ports by name; empty:
-    they serve none."""
+    """Yields the specs of a model's processes of a stage. `shared`: flags of all processes;
+    `metrics`: their ports by name; empty: they serve none."""
     urls = model.worker.engine_urls
-    quiet = {} if model.worker.engine in ("trtllm", "vllm") else _quiet_variables(env)
+    if model.worker.engine in ("trtllm", "vllm"):
+        quiet = {}
     for number, name in enumerate(model.process_names(stage)):
-        flags = [*model.flags[stage], *flags_of_all]
+        flags = [*model.flags[stage], *shared]
         if stage == "worker" and urls:
             flags.append(f"--engine-url={urls[number % len(urls)]}")
         if metrics:

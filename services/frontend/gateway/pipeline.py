@@ -13,7 +13,6 @@ from services.frontend.models.catalog import ModelCatalog, ModelProcesses
 from services.frontend.peers import Peers
 from services.frontend.turns.interfaces import Admitted, Pipeline
 from services.runtime.config.frontend import FrontendConfig
-from services.runtime.observability.metrics import register
 from services.runtime.process import Process
 
 
@@ -28,7 +27,7 @@ class BusPipeline(Pipeline):
             default_model=config.default_model,
             accept_any_model=config.accept_any_model,
         )
-        register(process.metrics, ModelProcesses(self._catalog))
+        process.metrics.register(ModelProcesses(self._catalog))
         self._preprocessors = PreprocessorClient(process, config)
         self._gateway = BusGateway(process, config, peers, self._catalog, self._preprocessors)
         self._engines = EngineClient(process, config.engine_control_s)

@@ -16,7 +16,7 @@ from services.rollouts.stored_turns import (
     WhyMissing,
     pack_turn,
 )
-from services.runtime.observability.metrics import CountCollector, Reading, register
+from services.runtime.observability.metrics import CountCollector, Reading
 from services.runtime.observability.telemetry import FilteringBoundLogger
 
 RETRY_S = 2.0
@@ -43,7 +43,7 @@ class TurnWriter:
             "turnwire_rollout_turns_total": stored,
             "turnwire_rollout_failed_turns_total": failed,
         }
-        register(metrics, CountCollector(counters))
+        metrics.register(CountCollector(counters))
 
     async def begin(self, view: RolloutView, turn: str, now: float) -> None:
         """Stores that a turn is open: if this process dies, it is known to be missing. Raises

@@ -69,24 +69,6 @@ class Delivery:
             self._bus.publish(self.reply_to, data)
 
 
-class BucketProblems:
-    """The names of the buckets of JetStream that this process cannot use, for its metrics."""
-
-    def __init__(self) -> None:
-        self.missing: set[str] = set()
-        """The buckets that the process uses and does not find."""
-        self.unwritable: set[str] = set()
-        """The buckets that take no writes."""
-
-    def count_missing(self) -> int:
-        """The number of `missing`."""
-        return len(self.missing)
-
-    def count_unwritable(self) -> int:
-        """The number of `unwritable`."""
-        return len(self.unwritable)
-
-
 class Bus(Requester):
     """One process's connection to NATS."""
 
@@ -128,8 +110,10 @@ class Bus(Requester):
         self._failures = RateLimit()
         self.published = 0
         self.received = 0
-        self.buckets = BucketProblems()
-        """The buckets of JetStream that this process cannot use."""
+        self.missing_buckets: set[str] = set()
+        """The buckets that this process uses and does not find."""
+        self.unwritable_buckets: set[str] = set()
+        """The buckets that take no writes."""
 
     @property
     def connected(self) -> bool:

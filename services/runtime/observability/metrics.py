@@ -121,9 +121,3 @@ def step_histogram(step: str, text: str, registry: CollectorRegistry) -> Histogr
     return Histogram(
         f"turnwire_request_{step}_time_seconds", text, registry=registry, buckets=STEP_S
     )
-
-
-def register(registry: CollectorRegistry, *collectors: Collector) -> None:
-    """Adds collectors to a process's registry."""
-    for collector in collectors:
-        registry.register(collector)

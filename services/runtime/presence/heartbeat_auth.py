@@ -23,7 +23,7 @@ from schemas.control import Heartbeat
 from schemas.errors import Invalid
 from services.runtime.config.base import read_secret
 from services.runtime.observability.log_lines import RateLimit
-from services.runtime.observability.metrics import CountCollector, Reading, register
+from services.runtime.observability.metrics import CountCollector, Reading
 from services.runtime.observability.telemetry import FilteringBoundLogger
 
 FRESH_S = 300.0
@@ -70,7 +70,7 @@ class HeartbeatAuth:
         self._limit = RateLimit(LOG_EVERY_S)
         help_text = "Heartbeats that were forged, recorded or malformed."
         reading = Reading(help_text, self, "refused")
-        register(metrics, CountCollector({"turnwire_heartbeats_refused_total": reading}))
+        metrics.register(CountCollector({"turnwire_heartbeats_refused_total": reading}))
 
     def encode(self, heartbeat: Heartbeat) -> bytes:
         """Encodes a heartbeat of this process."""

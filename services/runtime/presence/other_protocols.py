@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 
 from schemas import subjects
 from services.runtime.observability.log_lines import RateLimit
-from services.runtime.observability.metrics import CountCollector, Reading, register
+from services.runtime.observability.metrics import CountCollector, Reading
 from services.runtime.observability.telemetry import FilteringBoundLogger
 
 MAX_PROCESSES = 4096
@@ -32,7 +32,7 @@ class OtherProtocols:
         it."""
         text = "Processes with another protocol, which are not used."
         reading = Reading(text, self, "living")
-        register(metrics, CountCollector({"turnwire_other_protocol_processes": reading}))
+        metrics.register(CountCollector({"turnwire_other_protocol_processes": reading}))
 
     def receive(self, subject: str) -> None:
         """Notes a heartbeat, unless it is of this protocol."""

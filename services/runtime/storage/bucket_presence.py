@@ -35,7 +35,7 @@ class BucketPresence:
         if self._reported and not self.found:
             # rare: a bucket that was missing is found
             self._log.info("kv.found", bucket=self._bucket)
-        self._bus.buckets.missing.discard(self._bucket)
+        self._bus.missing_buckets.discard(self._bucket)
         self.found = True
         self.lost_at = None
 
@@ -53,7 +53,7 @@ class BucketPresence:
         return True
 
     def _report(self) -> None:
-        self._bus.buckets.missing.add(self._bucket)
+        self._bus.missing_buckets.add(self._bucket)
         if not self._reported:
             hint = (
                 "`turnwire buckets` creates it on a server with JetStream; a server whose disk was "

@@ -95,8 +95,8 @@ class Bucket:
     that another key, another release or a forger made counts as missing.
 
     A bucket that this process never found, or not for some time (`BucketPresence`), acts as an
-    empty one: only `put` fails. This is logged once and counted (`Bus.buckets`), and the bucket is
-    used as soon as it exists.
+    empty one: only `put` fails. This is logged once and counted (`Bus.missing_buckets`), and the
+    bucket is used as soon as it exists.
     """
 
     def __init__(

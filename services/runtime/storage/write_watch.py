@@ -61,7 +61,7 @@ class WriteWatch:
     @property
     def failed(self) -> bool:
         """Whether the bucket takes no writes."""
-        return self._bucket in self._bus.buckets.unwritable
+        return self._bucket in self._bus.unwritable_buckets
 
     def record(self, answer: bytes | TurnwireError) -> None:
         """Notes the answer to a write. An answer that the bucket is missing is ignored."""
@@ -91,7 +91,7 @@ class WriteWatch:
         self._end()
 
     def _report(self, problem: str) -> None:
-        self._bus.buckets.unwritable.add(self._bucket)
+        self._bus.unwritable_buckets.add(self._bucket)
         hint = (
             "the disk of nats-server is full, or was: make room, then restart nats-server, which "
             "`turnwire up` does itself; until then nothing is stored"
@@ -104,5 +104,5 @@ class WriteWatch:
             self._probing = None
         if self.failed:
             # rare: a bucket takes writes again
-            self._bus.buckets.unwritable.discard(self._bucket)
+            self._bus.unwritable_buckets.discard(self._bucket)
             self._log.info("kv.writable", bucket=self._bucket)

@@ -18,7 +18,7 @@ from schemas import subjects
 from schemas.control import Credit, Heartbeat, Replay, Stage, StreamPosition
 from schemas.errors import TooLarge
 from services.runtime.nats.bus import Delivery
-from services.runtime.observability.metrics import CountCollector, Reading, register
+from services.runtime.observability.metrics import CountCollector, Reading
 from services.runtime.presence.heartbeats import LinkStates
 from services.runtime.process import Process
 from services.runtime.streams.links import ReceiveLink, SendLink, generation
@@ -94,7 +94,7 @@ class FrameSender:
                 "Replays requested of this process.", self, "replays"
             )
         }
-        register(process.metrics, CountCollector(counters))
+        process.metrics.register(CountCollector(counters))
 
     def links(self) -> LinkStates:
         """Returns what the process's heartbeats report."""
@@ -239,7 +239,7 @@ class FrameReceiver:
         """Streams with a recent replay request."""
         self.gaps = 0
         counters = {"turnwire_bus_gaps_total": Reading("Holes found in streams.", self, "gaps")}
-        register(process.metrics, CountCollector(counters))
+        process.metrics.register(CountCollector(counters))
         process.registry.on_heartbeat.append(self._heartbeat)
         process.registry.on_leave.append(self._left)
 
