@@ -1,9 +1,10 @@
 """The lines in which the tap shows messages."""
 
 import msgspec
-from msgspec import Struct
+from msgspec import Raw, Struct
 
 from schemas import subjects
+from schemas.conversation import Sampling
 from schemas.errors import Overloaded
 from schemas.events import (
     BlockStart,
@@ -17,6 +18,7 @@ from schemas.events import (
     Usage,
 )
 from schemas.frames import EventEntry, EventFrame
+from schemas.requests import GenerateRequest
 from turnwire_tools.tap import bus_view, messages
 
 
@@ -39,3 +41,11 @@ def test_each_event_is_described() -> None:
     }
     frame = EventFrame("p1", 1, [EventEntry("t1", 1, [*events.values()])])
     assert lines_of(subjects.events("f1"), frame) == [f"evt | f1 | t1 | {text}" for text in events]
+
+
+def test_prefill_has_no_shard() -> None:
+    for parser, shown in (("p1", "tokens to p1"), ("", "a prefill")):
+        sampling = Sampling(max_tokens=0)
+        request = GenerateRequest("t1", 1, "m", b"", parser, "f1", sampling, [], Raw(b"{}"))
+        [line] = lines_of(subjects.generate("m", "w1"), request)
+        assert line.endswith(f"max_tokens 0, {shown}")

@@ -85,7 +85,8 @@ def _generate_request(request: requests.GenerateRequest) -> str:
     text = _attempt(request.attempt) + f"prompt {ids(token_ids.unpack_ids(request.prompt))}"
     if request.images:
         text += f" with {len(request.images)} images"
-    text += f", max_tokens {request.sampling.max_tokens}, tokens to {request.parser}"
+    text += f", max_tokens {request.sampling.max_tokens}"
+    text += ", a prefill" if request.is_prefill else f", tokens to {request.parser}"
     if request.held_for:
         text += f", held {request.held_s:.3f} s for {request.held_for}"
     return text
