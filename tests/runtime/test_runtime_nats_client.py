@@ -7,6 +7,7 @@ import pytest
 from schemas.errors import Unavailable
 from services.runtime.nats import bus as bus_module
 from services.runtime.nats import client as nats_client
+from services.runtime.nats.bus import Delivery
 from tests.kit.nats import NatsServer
 from tests.kit.waiting import LIMIT_S, eventually
 from tests.runtime.bus_clients import Client, accept, answer_pings, connected, pretender, refused
@@ -19,6 +20,28 @@ async def test_a_url_of_no_server_is_refused(url: str) -> None:
     error = await refused(url)
     assert "cannot connect" in error
     assert "geheim" not in error
+
+
+async def test_messages_arrive_in_order_after_the_server_did_not_read_for_a_while(
+    own_nats: NatsServer,
+) -> None:
+    sizes = [200_000 if number % 3 else 20 for number in range(100)]  # 13 MB
+    received: list[tuple[int, int]] = []
+
+    def receive(delivery: Delivery) -> None:
+        received.append((int(delivery.data[:3]), len(delivery.data)))
+
+    async with connected(own_nats.url) as reader, connected(own_nats.url) as writer:
+        await reader.bus.subscribe("t", receive)
+        assert await reader.bus.flush()
+        own_nats.pause()
+        for number, size in enumerate(sizes):
+            assert writer.bus.publish("t", b"%03d" % number + b"x" * size)
+            if number % 7 == 0:
+                await asyncio.sleep(0)
+        own_nats.resume()
+        await eventually(lambda: len(received) == len(sizes))
+        assert received == [(number, size + 3) for number, size in enumerate(sizes)]
 
 
 async def test_messages_from_before_a_disconnect_are_not_sent_after_it(
