@@ -8,8 +8,8 @@ import pytest
 from msgspec import Raw
 
 from schemas.errors import Invalid, TooLarge
-from services.frontend.apis.responses.state.expand import MAX_CHAIN, chain_items
 from services.frontend.apis.responses.state.input_items import list_page
+from services.frontend.apis.responses.state.references import MAX_CHAIN, chain_items
 from services.frontend.stored.memory import MemoryStore, StoreLimits
 from services.frontend.stored.record import StoredReply, StoredResponse
 from tests.frontend.stored.stored_records import item, record

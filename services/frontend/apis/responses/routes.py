@@ -18,8 +18,8 @@ from services.frontend.apis.responses.state.background import (
     stored_events,
     wait_for_end,
 )
-from services.frontend.apis.responses.state.expand import chain_items
 from services.frontend.apis.responses.state.input_items import integer, list_page, page_of
+from services.frontend.apis.responses.state.references import chain_items
 from services.frontend.apis.responses.state.request_reader import RequestReader
 from services.frontend.apis.responses.state.running_responses import (
     RUNNING_RESPONSES,

@@ -19,8 +19,8 @@ from services.frontend.apis.responses.state.compaction import (
     summarize,
     user_messages,
 )
-from services.frontend.apis.responses.state.expand import expand
 from services.frontend.apis.responses.state.input_items import InputItems, stored_items
+from services.frontend.apis.responses.state.references import expand
 from services.frontend.apis.responses.state.sealing import sealer_for
 from services.frontend.apis.shared.client import Headers
 from services.frontend.http.bodies import is_large
