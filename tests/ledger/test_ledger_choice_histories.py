@@ -187,3 +187,39 @@ def test_time_grows_with_the_length_of_an_undecidable_history(linked: bool) -> N
     short = min(seconds_of(undecidable(200, linked=linked)) for _ in range(5))
     long = min(seconds_of(undecidable(2000, linked=linked)) for _ in range(3))
     assert long < 40 * short  # ten times as many turns; 100, if it grew with the square
+
+
+class CountingStore(EntryStore):
+    """Counts how often an entry is fetched."""
+
+    def __init__(self) -> None:
+        super().__init__(1 << 30)
+        self.fetched = 0
+
+    @override
+    def get(self, mac: bytes) -> Turn | None:
+        self.fetched += 1
+        return super().get(mac)
+
+
+def fetches_to_narrow(length: int) -> int:
+    """Entries that are fetched where the client's reasoning decides the first turn only, and two
+    siblings of each later one are left, which both follow from it."""
+    answers = [assistant(Reasoning("so"), Text("Done.")), *[assistant(Text("Done."))] * length]
+    history = history_of(answers)
+    store = history.store = CountingStore()
+    first = entry(0, 0, "so", ids=b"ids")
+    store.add(first)
+    last = [first, first]
+    for number in range(1, length + 1):
+        for sibling in range(2):
+            ids = b"ids%d" % sibling
+            last[sibling] = entry(number, sibling, "so", ids=ids, previous=last[sibling])
+            store.add(last[sibling])
+    outcomes = [match.outcome for match in history.matched().matches]
+    assert outcomes == [Outcome.FOUND, *[Outcome.AMBIGUOUS] * length]
+    return store.fetched
+
+
+def test_siblings_are_followed_to_a_decided_turn_once() -> None:
+    assert fetches_to_narrow(400) < 2.5 * fetches_to_narrow(200)

@@ -32,7 +32,7 @@ The turns before a decided one follow from it: its entry names the one that its 
 last, and so on.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from typing import TypeAlias
 
 from msgspec import Struct
@@ -89,6 +89,8 @@ class _SentHistory:
         """The evidence in the turns that were examined."""
         self._proofs: dict[bytes, Proof] = {}
         """The results of `proof_of_session`, by the `mac` of the turn."""
+        self._descendants: dict[bytes, bool] = {}
+        """The results of `descends_from`, by the `mac` of the turn."""
 
     def __len__(self) -> int:
         return len(self._sent_turns)
@@ -148,18 +150,31 @@ class _SentHistory:
                 return
             yield number, descendant
 
-    def ancestor_macs(self, turn: Turn) -> set[bytes]:
-        """The `mac` of all earlier turns of a turn's session, as far as the store has them. They
-        need not be in this conversation."""
-        macs: set[bytes] = set()
-        ancestor: Turn | None = turn
-        while ancestor is not None:
-            previous = ancestor.entry.context.previous_turn
-            if previous is None:
+    def descends_from(self, number: int, turn: Turn, decided: int, macs: Set[bytes]) -> bool:
+        """Whether one of the turns with these `mac`s is an earlier turn of a turn's session.
+
+        `decided`: their number, the newest decided one before `number`. So it is the same for all
+        turns between the two, and each of them is followed once.
+        """
+        known = self._descendants.get(turn.entry.mac)
+        if known is not None:
+            return known
+
+        descends = False
+        walked = [turn.entry.mac]
+        for earlier, ancestor in self.ancestors(number, turn):
+            if ancestor is None or earlier < decided:
                 break
-            macs.add(previous.mac)
-            ancestor = self.store.get(previous.mac)
-        return macs
+            mac = ancestor.entry.mac
+            if earlier == decided:
+                descends = mac in macs
+                break
+            if mac in self._descendants:
+                descends = self._descendants[mac]
+                break
+            walked.append(mac)
+        self._descendants.update(dict.fromkeys(walked, descends))
+        return descends
 
     def proof_of_session(self, number: int, turn: Turn) -> Proof:
         """What the conversation shows of the session of a turn: the newest evidence in the turns
@@ -215,7 +230,7 @@ class _Chooser:
         self._restorer = restorer
         self._verdicts: dict[int, _Verdict] = {}
         """What is known of the turns that were looked at."""
-        self._decided_before: dict[int, Match | None] = {0: None}
+        self._decided_before: dict[int, int | None] = {0: None}
         """The results of `_newest_decided`."""
 
     def choose(self) -> None:
@@ -323,15 +338,15 @@ class _Chooser:
         them; empty if others are left, too."""
         decided = self._newest_decided(number)
         if decided is not None:
-            macs = {turn.entry.mac for turn in decided.turns}
-            siblings = [turn for turn in siblings if macs & self._history.ancestor_macs(turn)]
+            macs = {turn.entry.mac for turn in self._decide(decided).turns}
+            descends = self._history.descends_from
+            siblings = [turn for turn in siblings if descends(number, turn, decided, macs)]
         if _differ(siblings):
             siblings = [turn for turn in siblings if self._history.is_of_session(turn)]
         return [] if _differ(siblings) else siblings
 
-    def _newest_decided(self, number: int) -> Match | None:
-        """The match of the newest turn before this one that the client's reasoning decides; None,
-        if none is.
+    def _newest_decided(self, number: int) -> int | None:
+        """The newest turn before this one that the client's reasoning decides; None, if none is.
 
         A turn may need this of the turns before it. They are decided from the oldest on, so that
         each finds it known: a call for each turn would be too deep in a long conversation.
@@ -346,7 +361,7 @@ class _Chooser:
             if self._sent_reasoning(earlier):
                 match = self._decide(earlier)
                 if match.turns:
-                    newest = match
+                    newest = earlier
                 else:
                     self.matches[earlier] = match  # stays, if no chosen turn descends from it
             self._decided_before[earlier + 1] = newest
