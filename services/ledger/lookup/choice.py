@@ -16,6 +16,9 @@ them. The newest turn is decided first, by the first of these rules that applies
 | one is left, or several that differ in nothing but the   | found; changed (client) if the    |
 | prompt before them                                       | client's turn is not equal        |
 
+Three words: evidence *proves* or refutes a session, siblings are *narrowed down* to those that it
+leaves, and a turn is *decided* when it has its match.
+
 Siblings are narrowed down to those of the conversation's session:
 
 1. by their earlier turns, which the evidence in the conversation proves or refutes;
@@ -33,7 +36,6 @@ last, and so on.
 """
 
 from collections.abc import Iterator, Sequence, Set
-from typing import TypeAlias
 
 from msgspec import Struct
 
@@ -207,15 +209,12 @@ class _SentHistory:
         return -1
 
 
-class _Differing(Struct, frozen=True):
+class _Undecided(Struct, frozen=True):
     """The siblings that fit a turn's own evidence, and differ. The turns before it decide."""
 
     siblings: list[Turn]
     proven: bool
     """The turns before it prove that they are of the conversation's session."""
-
-
-_Verdict: TypeAlias = Match | _Differing
 
 
 class _Chooser:
@@ -228,8 +227,8 @@ class _Chooser:
         self._history = history
         self._store = history.store
         self._restorer = restorer
-        self._verdicts: dict[int, _Verdict] = {}
-        """What is known of the turns that were looked at."""
+        self._known: dict[int, Match | _Undecided] = {}
+        """The turns that were looked at."""
         self._decided_before: dict[int, int | None] = {0: None}
         """The results of `_newest_decided`."""
 
@@ -273,24 +272,24 @@ class _Chooser:
         return self._restored(number, [beginning]) if beginning is not None else _CLIENT
 
     def _decide(self, number: int) -> Match:
-        """The match of a turn by its own evidence and that of the turns before it, not yet compared
-        with what the client sent."""
-        verdict = self._verdict(number)
-        if isinstance(verdict, Match):
-            return verdict
-        left = self._narrow(number, verdict.siblings)
-        match = self._match_among(number, left, verdict.proven) if left else _AMBIGUOUS
-        self._verdicts[number] = match
+        """The match of a turn by all rules, not yet compared with what the client sent."""
+        known = self._decide_alone(number)
+        if isinstance(known, Match):
+            return known
+        siblings = self._narrow_by_earlier_turns(number, known.siblings)
+        match = self._decide_among(number, siblings, known.proven)
+        self._known[number] = match
         return match
 
-    def _verdict(self, number: int) -> _Verdict:
-        """What is known of a turn without the matches of the turns before it."""
-        verdict = self._verdicts.get(number)
-        if verdict is None:
-            verdict = self._verdicts[number] = self._judge(number)
-        return verdict
+    def _decide_alone(self, number: int) -> Match | _Undecided:
+        """The match of a turn by the evidence, without the matches of the turns before it; it is
+        undecided if it needs them."""
+        known = self._known.get(number)
+        if known is None:
+            known = self._known[number] = self._decide_by_evidence(number)
+        return known
 
-    def _judge(self, number: int) -> _Verdict:
+    def _decide_by_evidence(self, number: int) -> Match | _Undecided:
         key = self._history.key(number)
         if key not in self._store:
             return _UNKNOWN
@@ -300,7 +299,7 @@ class _Chooser:
         entry_digests = identified.entry.id_digests if identified is not None else []
         digests = evidence.required_digests(entry_digests, self._history.unseal)
         if digests:
-            return _match_by_ids(identified, digests)
+            return _decide_by_ids(identified, digests)
 
         siblings = self._store.find(key, MAX_COMPARED + 1)
         if not siblings:
@@ -311,31 +310,31 @@ class _Chooser:
             return _CLIENT
         if len(siblings) > MAX_COMPARED and not self._store.are_equal(key):
             return _AMBIGUOUS
-        return self._judge_by_session(number, siblings)
+        siblings, proven = self._narrow_by_proof(number, siblings)
+        if _differ(siblings):
+            return _Undecided(siblings, proven)
+        return self._decide_among(number, siblings, proven)
 
-    def _judge_by_session(self, number: int, siblings: list[Turn]) -> _Verdict:
-        """The verdict on siblings that fit the turn's own evidence."""
-        by_proof: dict[Proof, list[Turn]] = {proof: [] for proof in Proof}
-        for turn in siblings:
-            by_proof[self._history.proof_of_session(number, turn)].append(turn)
-
-        proven = by_proof[Proof.SAME]
-        left = proven or by_proof[Proof.NONE]
-        if not left:
-            return _AMBIGUOUS
-        if _differ(left):
-            return _Differing(left, bool(proven))
-        return self._match_among(number, left, bool(proven))
-
-    def _match_among(self, number: int, turns: list[Turn], proven: bool) -> Match:
-        """The match among turns that differ in nothing but the prompt before them."""
-        if proven or self._is_certain(number, turns):
+    def _decide_among(self, number: int, turns: list[Turn], proven: bool) -> Match:
+        """The match among turns that differ in nothing but the prompt before them. `proven`: they
+        are of the conversation's session."""
+        if turns and (proven or self._is_certain(number, turns)):
             return Match(Outcome.FOUND, turns)
         return _AMBIGUOUS
 
-    def _narrow(self, number: int, siblings: list[Turn]) -> list[Turn]:
-        """The siblings of the conversation's session, which differ in nothing but the prompt before
-        them; empty if others are left, too."""
+    def _narrow_by_proof(self, number: int, siblings: list[Turn]) -> tuple[list[Turn], bool]:
+        """The siblings that the turns before this one prove to be of the conversation's session,
+        and True; else those that they do not refute, and False."""
+        by_proof: dict[Proof, list[Turn]] = {proof: [] for proof in Proof}
+        for turn in siblings:
+            by_proof[self._history.proof_of_session(number, turn)].append(turn)
+        proven = by_proof[Proof.SAME]
+        return proven or by_proof[Proof.NONE], bool(proven)
+
+    def _narrow_by_earlier_turns(self, number: int, siblings: list[Turn]) -> list[Turn]:
+        """The siblings of the session of the newest decided turn before this one, or of the
+        client's session id, which differ in nothing but the prompt before them; empty if others are
+        left, too."""
         decided = self._newest_decided(number)
         if decided is not None:
             macs = {turn.entry.mac for turn in self._decide(decided).turns}
@@ -354,7 +353,7 @@ class _Chooser:
         oldest = number
         while oldest not in self._decided_before:
             oldest -= 1
-            if self._sent_reasoning(oldest) and _is_found(self._verdict(oldest)):
+            if self._sent_reasoning(oldest) and _is_found(self._decide_alone(oldest)):
                 break
         newest = self._decided_before.get(oldest)
         for earlier in range(oldest, number):
@@ -389,7 +388,7 @@ class _Chooser:
             self.missing[self._history.key(number)] = None
 
 
-def _match_by_ids(identified: Turn | None, digests: set[bytes]) -> Match:
+def _decide_by_ids(identified: Turn | None, digests: set[bytes]) -> Match:
     """The match by the digests of ids and seals. `identified`: the turn that has one of them."""
     if identified is None:
         return _UNKNOWN
@@ -398,8 +397,8 @@ def _match_by_ids(identified: Turn | None, digests: set[bytes]) -> Match:
     return _CLIENT
 
 
-def _is_found(verdict: _Verdict) -> bool:
-    return isinstance(verdict, Match) and bool(verdict.turns)
+def _is_found(known: Match | _Undecided) -> bool:
+    return isinstance(known, Match) and bool(known.turns)
 
 
 def _differ(turns: Sequence[Turn]) -> bool:
