@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from services.runtime.config.stages import WorkerConfig
-from services.worker.engine import EngineInfo
+from services.worker.engine import EngineInfo, EngineRequest
 from services.worker.engines.transformers.engine import TransformersEngine
+from tests.kit import engines
+from tests.kit.engines import run
 
 
 def config(model: Path, **changes: Any) -> WorkerConfig:
@@ -24,3 +26,7 @@ async def started(
     engine = TransformersEngine(config(model, **changes))
     yield engine, await engine.start()
     await engine.stop(5.0)
+
+
+async def ids_of(engine: TransformersEngine, asked: EngineRequest) -> list[int]:
+    return engines.ids_of(await run(engine, asked))
