@@ -18,6 +18,7 @@ from services.guides.tool_schemas import (
 )
 
 _CHOICES: Final = ("anyOf", "oneOf")
+_UNIONS: Final = (*_CHOICES, "allOf")
 _MAX_OUTLINES: Final = 1 << 15
 """Characters of the outlines in a grammar. For more of them llguidance takes a tenth of a second
 and more, in which an engine may decode nothing."""
@@ -86,22 +87,26 @@ class _Outline:
         return {"type": stated_types({"type": sorted(types)})}
 
     def _any(self, schema: Any) -> dict[str, Any]:
-        """The outline of a schema at any place."""
+        """The outline of a schema at any place; {} admits any value. What fits the schema fits each
+        of its keywords, so one is enough. The first of these decides: a reference, a union that has
+        nothing of what follows beside it, literals, types."""
         if not isinstance(schema, Mapping):
             return {}
         if "$ref" in schema:
             return self._reference(schema)
-        for union in (*_CHOICES, "allOf"):
-            options = schema.get(union)
-            if isinstance(options, list) and not schema.keys() & {"type", "properties", *LITERAL}:
-                return self._union(options, is_choice=union in _CHOICES)
-        literals = literals_of(schema)
+        union = _union_of(schema)
+        if union is not None:
+            return self._union(schema[union], is_choice=union in _CHOICES)
         types = stated_types(schema)
+        literals = literals_of(schema)
         if types:
             literals = [value for value in literals if _is_of(value, types)]
         if literals:
             return {"enum": literals}
+        return self._typed(schema, types)
 
+    def _typed(self, schema: Mapping[str, Any], types: list[str]) -> dict[str, Any]:
+        """The outline of a schema with these types, with their members and items."""
         outline: dict[str, Any] = {}
         if types:
             outline["type"] = types[0] if len(types) == 1 else types
@@ -149,6 +154,13 @@ class _Outline:
             elif isinstance(others, Mapping):
                 outline["additionalProperties"] = self._any(others)
         return outline
+
+
+def _union_of(schema: Mapping[str, Any]) -> str | None:
+    """The keyword of a schema's union; None if types or literals stand beside it."""
+    if not schema.keys().isdisjoint(("type", "properties", *LITERAL)):
+        return None
+    return next((key for key in _UNIONS if isinstance(schema.get(key), list)), None)
 
 
 def _is_of(value: Any, types: Sequence[str]) -> bool:

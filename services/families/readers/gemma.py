@@ -37,7 +37,7 @@ class GemmaValues(Values):
 
     def __init__(self, token: str, closer: str, opener: str = "") -> None:
         self.find_stray_end = compile(rf"\}}\s*{escape(closer)}(?:\s|<[^<>]*>)*\Z").search
-        self._opens = Shape(token)
+        self._token = Shape(token)
         calls = [(Shape(opener, then=("{",)), Tag.CALL_START)] if opener else []
         self._inside = Markers(
             [
@@ -68,7 +68,7 @@ class GemmaValues(Values):
 
     def scalar(self, scanner: Scanner, write: Write, live: bool, closer: str) -> Reader[bool]:
         """Copies a string between tokens or quotes, a number or constant, or bare text."""
-        if (yield from scanner.match(self._opens)) is not None:
+        if (yield from scanner.match(self._token)) is not None:
             return (yield from self._string(scanner, write, live, strict=closer == "]"))
         if (yield from scanner.peek()) in ('"', "'"):
             return (yield from self.string(scanner, write, live))
@@ -77,7 +77,7 @@ class GemmaValues(Values):
     def _string(self, scanner: Scanner, write: Write, live: bool, *, strict: bool) -> Reader[bool]:
         """Copies a string up to its closing token; False if it is not certain that this is its
         end. `strict`: no token inside is a quote."""
-        quotes = 0
+        inner_quotes = 0
         certain = True
         sink = StringSink(write)
         quoted_calls = QuotedCalls()
@@ -96,43 +96,67 @@ class GemmaValues(Values):
             scanner.position = marker.match.end()
             if marker.meaning is Tag.VALUE_END:
                 sink.end()
-                return certain and quotes % 2 == 0
+                return certain and inner_quotes % 2 == 0
             after = yield from scanner.peek(_LOOK_AHEAD)
-            quotes += 1
-            certain = certain and not strict and not _KEY(after.partition(self._opens.head)[0])
+            inner_quotes += 1
+            certain = certain and not strict and not _KEY(after.partition(self._token.head)[0])
             sink.write('"')
 
     def _bare(self, scanner: Scanner, write: Write, closer: str) -> Reader[bool]:
-        """Copies a number, a constant, or text without an opening token: up to a closing one, a
-        bracket, or a comma before the next key."""
-        parts: list[str] = []
-        may_be_scalar = True  # no comma has been passed
-        while True:
-            piece = _BARE.match(scanner.text, scanner.position)
-            assert piece is not None
-            parts.append(piece[0])
-            scanner.position = piece.end()
-            char = yield from scanner.peek()
-            if not char:
+        """Copies a value without an opening token: a number, a constant, or text."""
+        text = yield from _to_delimiter(scanner)
+        word = text.strip()
+        scalar = CONSTANTS.get(word) or number_text(word, True)
+        if scalar is None:
+            return (yield from self._unopened_text(scanner, write, closer, text))
+        if (yield from scanner.match(self._token)) is not None:
+            write(quoted(text))
+            return False
+        if not (yield from self._ends(scanner, closer, self._after_scalar)):
+            return False
+        write(scalar)
+        return (yield from scanner.peek()) != "<"
+
+    def _unopened_text(
+        self, scanner: Scanner, write: Write, closer: str, text: str
+    ) -> Reader[bool]:
+        """Copies text without its opening token, of which the scanner has passed `text`: up to a
+        closing one, or to the end of the value. False if it is not certain that this is all."""
+        parts = [text]
+        while not (yield from self._ends(scanner, closer, self._after_text)):
+            if not (yield from scanner.peek()):
                 return False
-            if char not in ",}]<":
-                continue
-            word = "".join(parts).strip() if may_be_scalar else ""
-            scalar = CONSTANTS.get(word) or number_text(word, True)
-            if (yield from scanner.match(self._opens)) is not None:
-                text = "".join(parts)
-                write(quoted(text))
-                return scalar is None and not _DAMAGED(text)
-            following = self._after_scalar if scalar else self._after_text
-            if char != "," or closer == "]" or (yield from scanner.follows(*following)):
-                text = "".join(parts).strip()
-                write(scalar or quoted(text))
-                return char != "<" and bool(text) and not _DAMAGED(text)
-            if scalar:
-                return False
-            may_be_scalar = False
-            parts.append(char)
-            scanner.position += 1
+            scanner.position += len(",")
+            parts.append("," + (yield from _to_delimiter(scanner)))
+        whole = "".join(parts)
+        if (yield from scanner.match(self._token)) is not None:
+            write(quoted(whole))
+            return not _DAMAGED(whole)
+        bare = whole.strip()
+        write(quoted(bare))
+        is_cut = (yield from scanner.peek()) == "<"
+        return bool(bare) and not is_cut and not _DAMAGED(bare)
+
+    def _ends(self, scanner: Scanner, closer: str, following: tuple[Shape, ...]) -> Reader[bool]:
+        """Whether a value without an opening token ends at this delimiter. A comma ends it in a
+        list, and in an object before the next key: one of `following`."""
+        delimiter = yield from scanner.peek()
+        if delimiter != "," or closer == "]":
+            return delimiter != ""
+        return (yield from scanner.follows(*following))
+
+
+def _to_delimiter(scanner: Scanner) -> Reader[str]:
+    """Passes the text up to one of `,}]<`, or to the end of the input."""
+    parts: list[str] = []
+    while True:
+        piece = _BARE.match(scanner.text, scanner.position)
+        assert piece is not None
+        parts.append(piece[0])
+        scanner.position = piece.end()
+        if scanner.position < len(scanner.text) or scanner.final:
+            return "".join(parts)
+        yield None
 
 
 def _keys(quote: str, hole: str) -> list[str]:

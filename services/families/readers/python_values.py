@@ -50,10 +50,10 @@ class _InnerQuotes:
     or as one that runs on into the next argument.
     """
 
-    __slots__ = ("_at_start", "_certain", "_count", "_escaped", "_quote", "_strict")
+    __slots__ = ("_at_start", "_certain", "_count", "_escaped", "_strict", "quote")
 
     def __init__(self, quote: str, *, strict: bool) -> None:
-        self._quote = quote
+        self.quote = quote
         self._strict = strict
         self._count = 0
         self._at_start = False
@@ -64,7 +64,7 @@ class _InnerQuotes:
     def look(self, scanner: Scanner, before: str) -> Reader[bool]:
         """Adds the quote that is here, if one is; returns whether the string may go on. `before`:
         the character before, empty at the start of the string."""
-        quote = self._quote
+        quote = self.quote
         if (yield from scanner.peek(len(quote))) == quote:
             ahead = yield from scanner.peek(len(quote) + _LOOK_AHEAD)
             self._add(before, ahead[len(quote) :])
@@ -74,18 +74,18 @@ class _InnerQuotes:
         """Notes the escape that is here, if it is one of a quote."""
         if not self._escaped:
             pair = yield from scanner.peek(2)
-            self._escaped = pair[1:] == self._quote[0]
+            self._escaped = pair[1:] == self.quote[0]
 
     def _add(self, before: str, after: str) -> None:
         if not self._count:
             self._at_start = not before
-            self._certain = len(self._quote) > 1 or _GOES_ON(after) is None
+            self._certain = len(self.quote) > 1 or _GOES_ON(after) is None
         self._count += 1
         self._certain = self._certain and before != "="
 
     def are_certain(self, last: str) -> bool:
         """Whether a string that ends after the character `last` has only one reading."""
-        at_edge = self._at_start or last == self._quote
+        at_edge = self._at_start or last == self.quote
         is_unpaired = self._count % 2 == 1 and at_edge
         return not self._count or (self._certain and not is_unpaired and not self._escaped)
 
@@ -112,13 +112,19 @@ class PythonValues(Values):
             scanner.position += 3
             return True
         quote = yield from self._opening(scanner)
+        write('"')
+        return (yield from self._inside(scanner, write, live, _InnerQuotes(quote, strict=strict)))
+
+    def _inside(
+        self, scanner: Scanner, write: Write, live: bool, inner: _InnerQuotes
+    ) -> Reader[bool]:
+        """Copies a string from after its opening quote to its end."""
+        quote = inner.quote
         plain = PLAIN[quote[0]]
         stretch = _STRETCHES[quote[0]] if live else None
-        inner = _InnerQuotes(quote, strict=strict)
         next_counts = ("", "=", quote[0])
         """Texts after which the next character counts."""
         last = ""
-        write('"')
         while True:
             match = plain.match(scanner.text, scanner.position)
             assert match is not None
@@ -133,20 +139,28 @@ class PythonValues(Values):
                 yield None if last in next_counts else stretch
                 continue
             char = scanner.text[scanner.position]
-            if char == "\\":
-                yield from inner.look_at_escape(scanner)
-                if not (yield from self.escape(scanner, write)):
-                    return False
-            elif char == quote[0] and (yield from self._closes(scanner, quote)):
+            if char == quote[0] and (yield from self._closes(scanner, quote)):
                 scanner.position += len(quote)
                 write('"')
                 return inner.are_certain(last)
-            elif (yield from inner.look(scanner, last)):
-                scanner.position += 1
-                write(escaped(char))
-            else:
+            if not (yield from self._special(scanner, write, inner, last)):
                 return False
             last = char
+
+    def _special(
+        self, scanner: Scanner, write: Write, inner: _InnerQuotes, last: str
+    ) -> Reader[bool]:
+        """Copies an escape, a quote that is text, or a control character, each after the character
+        `last`; False where the string cannot go on."""
+        char = scanner.text[scanner.position]
+        if char == "\\":
+            yield from inner.look_at_escape(scanner)
+            return (yield from self.escape(scanner, write))
+        if not (yield from inner.look(scanner, last)):
+            return False
+        scanner.position += 1
+        write(escaped(char))
+        return True
 
     def _is_quote(self, scanner: Scanner) -> Reader[bool]:
         """Whether here is a string of one quote: three before `,` or a bracket."""
