@@ -25,7 +25,8 @@ async def test_a_url_of_no_server_is_refused(url: str) -> None:
 async def test_messages_arrive_in_order_after_the_server_did_not_read_for_a_while(
     own_nats: NatsServer,
 ) -> None:
-    sizes = [200_000 if number % 3 else 20 for number in range(100)]  # 13 MB
+    sizes = [200_000 if number % 3 else 20 for number in range(600)]
+    resumed_at = 100  # 13 MB: far more than the sockets take
     received: list[tuple[int, int]] = []
 
     def receive(delivery: Delivery) -> None:
@@ -37,9 +38,10 @@ async def test_messages_arrive_in_order_after_the_server_did_not_read_for_a_whil
         own_nats.pause()
         for number, size in enumerate(sizes):
             assert writer.bus.publish("t", b"%03d" % number + b"x" * size)
+            if number == resumed_at:
+                own_nats.resume()
             if number % 7 == 0:
                 await asyncio.sleep(0)
-        own_nats.resume()
         await eventually(lambda: len(received) == len(sizes))
         assert received == [(number, size + 3) for number, size in enumerate(sizes)]
 
