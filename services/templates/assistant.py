@@ -17,7 +17,7 @@ from msgspec import Struct
 from schemas.conversation import Call, Reasoning, Text
 from services.templates.chat_template import ChatTemplate, TemplateMessage
 from services.templates.tools import arguments_of
-from services.templates.traits import TemplateTraits
+from services.templates.traits import InlineForm, TemplateTraits
 from services.templates.wording import JOIN, call_text
 from services.tokenization.data_marks import DataMarker
 
@@ -53,6 +53,46 @@ def segments(parts: Sequence[AssistantPart]) -> list[TurnSegment]:
         else:
             last.text = part.text
     return cut or [TurnSegment(text="")]
+
+
+class _InlineContent:
+    """The content of one turn in a template's own markup, which grows piece by piece."""
+
+    def __init__(self, form: InlineForm, first: TurnSegment) -> None:
+        """`first`: the turn's first segment. Its reasoning has a field before the content."""
+        self.text = ""
+        self._form = form
+        self._separator = ""
+        """The text that the template writes after the last piece."""
+        self._ends_in_text = False
+        if first.reasoning is not None and first.text is None:
+            _, before_text, before_call = form.separators
+            self._separator = before_call.removeprefix(before_text)
+
+    def add_reasoning(self, reasoning: str, *, text_follows: bool) -> None:
+        """Adds reasoning, which text or a call follows."""
+        opening, before_text, before_call = self._form.separators
+        if self._ends_in_text and not _ends_line(self.with_separator()):
+            self._separator = "\n"  # within a line, the tag would be text
+        self._add(opening + reasoning, before_text if text_follows else before_call)
+
+    def add_text(self, text: str) -> None:
+        """Adds a text."""
+        self._add(text, self._form.text_join)
+        self._ends_in_text = True
+
+    def add_calls(self, markup: str) -> None:
+        """Adds calls, which the template wrote."""
+        self._add(markup, self._form.call_join)
+
+    def with_separator(self) -> str:
+        """The text, up to where the next piece begins."""
+        return self.text + self._separator
+
+    def _add(self, piece: str, separator: str) -> None:
+        self.text += self._separator + piece
+        self._separator = separator
+        self._ends_in_text = False
 
 
 class AssistantWriter:
@@ -143,37 +183,23 @@ class AssistantWriter:
     def _inline_content(self, cut: Sequence[TurnSegment], *, without_last_calls: bool) -> str:
         """The turn as text in the template's own markup, without the reasoning of its first
         segment, which has a field."""
-        traits = self._traits
-        opening, before_text, before_call = traits.inline.separators
         first = cut[0]
         last = cut[-1]
-        content = ""
-        separator = ""
-        """The text that the template writes after `content`."""
-        follows_text = False
-        if first.reasoning is not None and first.text is None:
-            separator = before_call.removeprefix(before_text)
-
+        content = _InlineContent(self._traits.inline, first)
         for segment in cut:
             if segment.reasoning is not None and segment is not first:
-                if follows_text and not _ends_line(content + separator):
-                    separator = "\n"  # within a line, the tag would be text
-                content += separator + opening + segment.reasoning
-                separator = before_text if segment.text is not None else before_call
+                content.add_reasoning(segment.reasoning, text_follows=segment.text is not None)
             if segment.text is not None:
-                content += separator + segment.text
-                separator = traits.inline.text_join
-            follows_text = segment.text is not None and not segment.calls
+                content.add_text(segment.text)
             if segment.calls and not (without_last_calls and segment is last):
-                content += separator + self.markup(segment.calls)
-                separator = traits.inline.call_join
+                content.add_calls(self.markup(segment.calls))
 
         if without_last_calls:
-            return (content + separator).removesuffix(traits.inline.text_join)
+            return content.with_separator().removesuffix(self._traits.inline.text_join)
         ends_with_reasoning = last.text is None and not last.calls
         if ends_with_reasoning and last.reasoning is not None:
-            return content + separator
-        return content
+            return content.with_separator()
+        return content.text
 
     def markup(self, calls: Sequence[Call]) -> str:
         """The calls as this template writes them, cut out of a small rendered conversation."""
