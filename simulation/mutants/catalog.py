@@ -155,8 +155,8 @@ BUS_MUTANTS = [
     Mutant(
         "forgets its subscriptions with the connection",
         CONNECTION,
-        "for subscription in self._subscriptions:",
-        "for subscription in self._subscriptions[:1]:",
+        "for subscription in self.subscriptions:",
+        "for subscription in self.subscriptions[:1]:",
     ),
     Mutant(
         "tells nobody of a new connection",

@@ -90,14 +90,16 @@ class _UpRun:
         self._started = time.monotonic()
         self._ports = reserve_ports(plan.frontend.host, plan.frontend.port, plan.up.frontends)
         self._tools = True
-        self._metrics: list[int] = []
-        """The port of `up`'s own metrics, then those of the processes after the frontend."""
+        self._metrics = 0
+        """The port of the metrics of all processes; 0: they are not served."""
+        self._stage_metrics: list[int] = []
+        """The ports of those of `inner_processes`."""
         if plan.up.metrics_port is not None:
             host = plan.up.metrics_host
-            self._metrics = reserve_ports(
+            (self._metrics,) = reserve_ports(
                 host, plan.up.metrics_port, 1, flags=("--metrics-host", "--metrics-port")
             )
-            self._metrics += reserve_ports("127.0.0.1", 0, len(inner_processes(plan)))
+            self._stage_metrics = reserve_ports("127.0.0.1", 0, len(inner_processes(plan)))
         self._inspector = 0
         """The port of the inspector; 0: it is not served."""
         if plan.up.inspect:
@@ -234,7 +236,7 @@ class _UpRun:
             self._nats = EmbeddedNats(directory, plan.state_dir, nats_port)
             nats_url = self._nats.url
             await self._supervisor.start(self._nats.spec)
-        for spec in make_specs(plan, nats_url, self._ports, os.environ, self._metrics[1:]):
+        for spec in make_specs(plan, nats_url, self._ports, os.environ, self._stage_metrics):
             await self._supervisor.start(spec)
         return nats_url
 
@@ -250,10 +252,10 @@ class _UpRun:
             f"frontend-{number}": f"{plan.url(port)}/metrics"
             for number, port in enumerate(self._ports, 1)
         }
-        inner = zip(inner_processes(plan), self._metrics[1:], strict=False)
+        inner = zip(inner_processes(plan), self._stage_metrics, strict=False)
         urls |= {name: f"http://127.0.0.1:{port}/metrics" for name, port in inner}
-        serve_metrics(host, self._metrics[0], urls)
-        return f"http://{reachable_host(host)}:{self._metrics[0]}/metrics"
+        serve_metrics(host, self._metrics, urls)
+        return f"http://{reachable_host(host)}:{self._metrics}/metrics"
 
     async def _keep_buckets(self, nats_url: str, made: asyncio.Event) -> None:
         """Makes the buckets, sets `made`, and makes them again when the server has lost them."""

@@ -13,7 +13,7 @@ import msgspec
 
 from schemas.errors import EngineFailed, NotFound, TimedOut, TooLarge, TurnwireError, Unavailable
 from services.runtime.config.service import BusConfig
-from services.runtime.listeners import Listeners, raise_error
+from services.runtime.listeners import Listeners
 from services.runtime.nats.client import (
     MAX_UNANSWERED,
     NOWHERE,
@@ -93,18 +93,11 @@ class Bus(Requester):
         self._on_fatal = on_fatal
         self.on_reconnect = Listeners[()](self._reconnect_failed)
         """Called after each reconnect."""
-        self.on_refused = Listeners[str](raise_error)
+        self._search = ServerSearch(config, log, name=name, inbox_prefix=inbox_prefix)
+        self.on_refused = self._search.on_refused
         """Called with each message that permissions forbid, in the server's words."""
-        self._subscriptions: list[Subscription] = []
-        self._search = ServerSearch(
-            config,
-            log,
-            name=name,
-            inbox_prefix=inbox_prefix,
-            subscriptions=self._subscriptions,
-            on_refused=self._report_refusal,
-        )
-        self._client = NatsClient(NOWHERE, self._report_refusal)
+        self._subscriptions = self._search.subscriptions
+        self._client = NatsClient(NOWHERE, self._search.report_refusal)
         self._reconnecting: asyncio.Task[None] | None = None
         self._blocked = False
         self._failures = RateLimit()
@@ -297,7 +290,3 @@ class Bus(Requester):
 
     def _reconnect_failed(self, error: Exception) -> None:
         self._log.error("bus.reconnect_handler_failed", exc_info=error)
-
-    def _report_refusal(self, error: Exception) -> None:
-        self._log.warning("bus.refused", reason=reason(error))
-        self.on_refused.call(reason(error))

@@ -7,12 +7,12 @@ is a new client, with empty buffers and with passwords and credentials that were
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
 from urllib.parse import SplitResult
 
 from schemas.errors import Unavailable
 from services.runtime.config.masking import mask_servers
 from services.runtime.config.service import BusConfig
+from services.runtime.listeners import Listeners, raise_error
 from services.runtime.nats.client import STOP_S, NatsClient, OnMessage, reason, wait_within
 from services.runtime.nats.login import parse_servers
 from services.runtime.observability.memory import without
@@ -53,29 +53,18 @@ class ServerSearch:
     """Connects to the first server that accepts this process, with all subscriptions."""
 
     def __init__(
-        self,
-        config: BusConfig,
-        log: FilteringBoundLogger,
-        *,
-        name: str,
-        inbox_prefix: str,
-        subscriptions: Sequence[Subscription],
-        on_refused: Callable[[Exception], None],
+        self, config: BusConfig, log: FilteringBoundLogger, *, name: str, inbox_prefix: str
     ) -> None:
-        """
-        Args:
-            name, inbox_prefix: as in `Bus`.
-            subscriptions: those of the bus, which may change.
-            on_refused: called with an error of permissions, after which a connection stays open.
-        """
+        """`name`, `inbox_prefix`: as in `Bus`."""
+        self.on_refused = Listeners[str](raise_error)
+        """Called with each message that permissions forbid, in the server's words."""
+        self.subscriptions: list[Subscription] = []
         self.servers = mask_servers(config.nats_url)
         """The setting `nats_url` without passwords."""
         self._config = config
         self._log = log
         self._name = name
         self._inbox_prefix = inbox_prefix
-        self._subscriptions = subscriptions
-        self._on_refused = on_refused
 
     async def find_first(self) -> NatsClient:
         """Connects; waits for a server that is not up yet.
@@ -129,17 +118,23 @@ class ServerSearch:
 
     async def _attempt(self, address: str, url: SplitResult) -> NatsClient:
         """Connects to an address and subscribes to everything."""
-        client = NatsClient(url, self._on_refused)
+        client = NatsClient(url, self.report_refusal)
         try:
             await client.open(
                 address, self._config, name=self._name, inbox_prefix=self._inbox_prefix
             )
-            for subscription in self._subscriptions:
+            for subscription in self.subscriptions:
                 subscription.start(client)
         except BaseException:
             await wait_within(0, client.close())
             raise
         return client
+
+    def report_refusal(self, error: Exception) -> None:
+        """Logs an error of permissions, after which a connection stays open, and calls
+        `on_refused`."""
+        self._log.warning("bus.refused", reason=reason(error))
+        self.on_refused.call(reason(error))
 
 
 def _is_malformed(error: Exception) -> bool:
