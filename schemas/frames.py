@@ -93,8 +93,3 @@ class EventFrame(Struct, frozen=True, omit_defaults=True):
     def probe(cls, sender: str) -> "EventFrame":
         """Makes a frame without content: NATS reports whether a frontend subscribes to it."""
         return cls(sender, NO_STREAM)
-
-    @property
-    def is_refusal(self) -> bool:
-        """Whether the frame is one of `refusal`."""
-        return self.seq == NO_STREAM and bool(self.entries)

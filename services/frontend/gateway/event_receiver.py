@@ -61,7 +61,7 @@ class EventReceiver:
     def _on_frame(self, delivery: Delivery) -> None:
         frame = _decode_frame(delivery.data)
         if frame.seq == NO_STREAM:
-            self._on_single(frame, delivery)
+            self._on_refusal(frame, delivery)
             return
         sender = frame.sender
         if not self._receiver.opens(sender, frame.seq):
@@ -80,11 +80,11 @@ class EventReceiver:
                 self._table.abandon(turn, "internal", EngineFailed("internal error").info)
         self._receiver.arrived(sender, frame.seq, len(delivery.data))
 
-    def _on_single(self, frame: EventFrame, delivery: Delivery) -> None:
-        """Applies a frame that is in no stream: a refusal, or a probe, which only has to arrive."""
-        if frame.is_refusal:
-            for entry in frame.entries:
-                self._on_refused(entry)
+    def _on_refusal(self, frame: EventFrame, delivery: Delivery) -> None:
+        """Applies a frame that is in no stream. A probe has no entries: it only has to arrive."""
+        for entry in frame.entries:
+            self._on_refused(entry)
+        if frame.entries:
             delivery.reply(b"")
 
     def _on_refused(self, entry: EventEntry) -> None:

@@ -195,7 +195,7 @@ class RunningAnswer:
             if not admitted.may_shorten:
                 raise
             shorter = await shorten_conversation(request.conversation, overflow, self.model)
-        shortened = request.with_messages(shorter.messages)
+        shortened = request.with_conversation(shorter)
         return await self.turns.open(shortened, sink, turn_id=self.turn_id)
 
     async def _open_choices(self, admitted: AdmittedAnswer, sink: AnswerSink) -> list[OpenTurn]:

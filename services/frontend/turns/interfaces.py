@@ -49,11 +49,6 @@ class Admitted:
     owner: str | None = None
     """Who may read what the request stores: its rollout, or its tenant."""
 
-    def with_messages(self, messages: list[Message]) -> "Admitted":
-        """Returns the request with other messages, which this server made of the admitted ones."""
-        conversation = structs.replace(self.conversation, messages=messages)
-        return replace(self, conversation=conversation)
-
     def with_conversation(self, conversation: Conversation) -> "Admitted":
         """Returns the request with a conversation that this server made of the admitted one."""
         return replace(self, conversation=conversation)
@@ -68,8 +63,8 @@ class Admitted:
     def next_turn(
         self, messages: list[Message], max_tokens: int | None, choice: ToolChoice
     ) -> "Admitted":
-        """Returns the request for the next turn of the same answer. `messages`: as for
-        `with_messages`."""
+        """Returns the request for the next turn of the same answer, with messages that this server
+        made of the admitted ones."""
         # The answer is compared with an earlier one once: it has the id of its first turn.
         following = structs.replace(
             self.conversation,

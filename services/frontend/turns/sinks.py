@@ -28,9 +28,9 @@ class AnswerSink(TurnSink):
         self._failure: ErrorInfo | None = None
 
     @property
-    @abstractmethod
     def started(self) -> bool:
         """Whether the head is sent, so that errors can only be sent in the answer."""
+        return False
 
     @property
     def failed(self) -> bool:
@@ -81,12 +81,6 @@ class EventBuffer(AnswerSink):
         """The events of each choice."""
         self.prepared: Sequence[Prepared] = ()
         self._done = asyncio.Event()
-
-    @property
-    @override
-    def started(self) -> bool:
-        """Never: an error can be the response until the end."""
-        return False
 
     @override
     def expect_choices(self, choices: int) -> None:

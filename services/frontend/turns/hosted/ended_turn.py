@@ -21,53 +21,44 @@ class EndedTurn:
     """Whether there are complete calls of the client's tools."""
 
 
-@dataclass
 class AnswerProgress:
     """The turns of an answer up to now."""
 
-    events: list[TurnEvent] = field(default_factory=list)
-    """The events of the current turn."""
-    ended: int = 0
-    """The number of turns that have ended."""
-    usage: Usage = field(default_factory=Usage)
-    """The tokens of these turns."""
+    def __init__(self, hosted: Collection[str], answer_id: str) -> None:
+        """`hosted`: the names of the hosted tools. `answer_id`: the ids of calls that have none are
+        derived from it."""
+        self.events: list[TurnEvent] = []
+        """The events of the current turn."""
+        self.ended = 0
+        """The number of turns that have ended."""
+        self.usage = Usage()
+        """The tokens of these turns."""
+        self._hosted = hosted
+        self._answer_id = answer_id
 
-    def end_turn(self, finish: Finish, hosted: Collection[str], answer_id: str) -> EndedTurn:
-        """Returns the current turn, which ends with `finish`. Others: as for `read_turn`."""
-        turn = read_turn(self.events, finish, hosted, answer_id)
+    def end_turn(self, finish: Finish) -> EndedTurn:
+        """Returns the current turn, which ends with `finish`."""
+        turn = EndedTurn(finish)
+        for start, text, stop in blocks_of(self.events):
+            if stop is None:
+                continue
+            if start.kind == "reasoning":
+                turn.parts.append(Reasoning(text or None, stop.seal))
+            elif start.kind == "text":
+                if text:
+                    turn.parts.append(Text(text))
+            elif stop.complete:
+                call_id = start.call_id or f"{self._answer_id}.{start.block}"
+                call = Call(call_id, start.name or "", text or "{}")
+                turn.parts.append(call)
+                if call.name in self._hosted:
+                    turn.calls.append(call)
+                else:
+                    turn.has_client_calls = True
         self.events = []
         self.ended += 1
         self.usage += finish.usage
         return turn
-
-
-def read_turn(
-    events: Sequence[TurnEvent], finish: Finish, hosted: Collection[str], answer_id: str
-) -> EndedTurn:
-    """Reads the events of a turn.
-
-    Args:
-        hosted: the names of the hosted tools.
-        answer_id: the ids of calls that have none are derived from it.
-    """
-    turn = EndedTurn(finish)
-    for start, text, stop in blocks_of(events):
-        if stop is None:
-            continue
-        if start.kind == "reasoning":
-            turn.parts.append(Reasoning(text or None, stop.seal))
-        elif start.kind == "text":
-            if text:
-                turn.parts.append(Text(text))
-        elif stop.complete:
-            call_id = start.call_id or f"{answer_id}.{start.block}"
-            call = Call(call_id, start.name or "", text or "{}")
-            turn.parts.append(call)
-            if call.name in hosted:
-                turn.calls.append(call)
-            else:
-                turn.has_client_calls = True
-    return turn
 
 
 def unanswered_calls(messages: Sequence[Message], hosted: Collection[str]) -> list[Call]:

@@ -14,6 +14,7 @@ import hashlib
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from typing import Any
 
+from msgspec.structs import replace
 from prometheus_client import CollectorRegistry
 from typing_extensions import override
 
@@ -159,7 +160,7 @@ class HostedAnswer(TurnSink):
         self._is_over = False
         self._early_results: list[HostedResult] = []
         """Results of calls of an earlier answer, until the first event."""
-        self._progress = AnswerProgress()
+        self._progress = AnswerProgress(hosted, id)
         self._blocks = AnswerBlocks(hosted)
         self._hidden = HiddenTurnsBuilder(hosted, admitted.conversation)
 
@@ -172,7 +173,9 @@ class HostedAnswer(TurnSink):
             self._early_results = await self._calls.run(calls, conversation)
             results = map(result_part, self._early_results)
             messages = add_results(conversation.messages, results)
-            self._admitted = self._admitted.with_messages(messages)
+            self._admitted = self._admitted.with_conversation(
+                replace(conversation, messages=messages)
+            )
         turn = await self._gateway.open_turn(self._admitted, self, self.id)
         self._turn = turn
         return OpenTurn(turn.prepared, self.cancel)
@@ -229,7 +232,7 @@ class HostedAnswer(TurnSink):
 
     def _end_turn(self, finish: Finish) -> Sequence[Finish]:
         """Returns the end of the answer; none if a task ends or continues it."""
-        turn = self._progress.end_turn(finish, self._hosted, self.id)
+        turn = self._progress.end_turn(finish)
         self._blocks.end_turn(finish)
         runs_calls = self._rules.runs_calls(turn, self._progress.ended)
         if not runs_calls:
