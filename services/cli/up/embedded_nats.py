@@ -31,7 +31,8 @@ class EmbeddedNats:
 
     def __init__(self, directory: Path, state_dir: Path, port: int) -> None:
         """Raises FileNotFoundError, with the package to install, if there is no nats-server."""
-        binary, config = find_nats_server(), directory / "nats.conf"
+        binary = find_nats_server()
+        config = directory / "nats.conf"
         self._lock = _lock(state_dir / "jetstream.lock")
         self.store = (state_dir if self._lock else directory) / "jetstream"
         """The directory of JetStream's files."""
