@@ -7,7 +7,7 @@ from typing import get_args
 
 from services.frontend.turns.interfaces import CancelReason
 
-_REASONS = get_args(CancelReason)
+_REASONS: dict[str, CancelReason] = {reason: reason for reason in get_args(CancelReason)}
 
 
 class CancelScope:
@@ -58,7 +58,6 @@ class CancelScope:
 def reason_of(error: BaseException) -> CancelReason:
     """Returns the reason to cancel the turns of an answer that ends with this error: the message of
     the cancellation, "hangup" if it has none, or "failed" for another error."""
-    if not isinstance(error, asyncio.CancelledError):
-        return "failed"
-    message = error.args[0] if error.args else None
-    return next((reason for reason in _REASONS if reason == message), "hangup")
+    if isinstance(error, asyncio.CancelledError):
+        return _REASONS.get(str(error), "hangup")
+    return "failed"

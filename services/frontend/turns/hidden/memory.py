@@ -63,9 +63,9 @@ class HiddenMemory:
         newest = max(keys)  # its record may be on its way from another frontend
         hidden: dict[int, HiddenTurns] = {}
         for index, key in sought.items():
-            turns = found.get(key)
-            if turns is not None:
-                hidden[index] = turns
+            before = found.get(key)
+            if before is not None:
+                hidden[index] = before
             elif key in found and index != newest:
                 self._plain[owner, key] = True
         if not hidden:
