@@ -42,37 +42,42 @@ class Markup(MarkupMarkers):
 
     def __call__(self, turn: TurnState) -> Reader[None]:
         """Reads a turn."""
-        if turn.reasoning and not self.think:
+        if turn.reasoning and not self.think:  # what the prompt opened stays in the text
             turn.reasoning = False
-            if self.consumed:
-                turn.add_prose(self.consumed)
+            turn.add_prose(self.consumed)
         context = MarkerContext(turn.calls, turn.reasoning, framed=self.framed)
         while True:
             turn.reasoning = context.reasoning
+            boundary, running = self._markers.at(context)
             marker = yield from read_prose(
-                turn, *self._markers.at(context), stop=MarkerKind.STOP, tail=MarkerKind.TAIL
+                turn, boundary, running, stop=MarkerKind.STOP, tail=MarkerKind.TAIL
             )
             if marker is None:
                 return
             if isinstance(marker.meaning, MarkerKind):
                 context = yield from self._pass_marker(turn, context, marker.meaning, marker.match)
-                continue
-            mentions_markers = turn.mentions_markers
-            before = turn.blocks.index
-            turn.in_call = True
-            reading = yield from self._call(turn, marker.meaning, marker.match)
-            turn.in_call = False
-            if not reading.is_call:
-                if marker.meaning.marked and not mentions_markers and not turn.in_code:
-                    turn.blocks.broken_calls += 1
-                self._add_unread(turn, reading.text, is_mention=mentions_markers)
-            elif turn.scanner.final:
-                if turn.blocks.index == before:
-                    turn.blocks.broken_calls += 1
-                return  # the input ended in the call; the rest belongs to it
-            else:
-                turn.damaged = not turn.blocks.is_last_complete
+            elif (yield from self._pass_call(turn, marker.meaning, marker.match)):
+                if turn.scanner.final:
+                    return  # the input ended in the call; the rest belongs to it
                 context = context.after_calls()
+
+    def _pass_call(self, turn: TurnState, call: CallMarker, match: Match[str]) -> Reader[bool]:
+        """Reads what a call's marker opens; returns whether it is a call, and not text of the open
+        block."""
+        is_mention = turn.mentions_markers
+        before = turn.blocks.index
+        turn.in_call = True
+        reading = yield from self._call(turn, call, match)
+        turn.in_call = False
+        if not reading.is_call:
+            if call.marked and not is_mention and not turn.in_code:
+                turn.blocks.broken_calls += 1
+            self._add_unread(turn, reading.text, is_mention)
+        elif not turn.scanner.final:
+            turn.damaged = not turn.blocks.is_last_complete
+        elif turn.blocks.index == before:
+            turn.blocks.broken_calls += 1
+        return reading.is_call
 
     def _pass_marker(
         self, turn: TurnState, context: MarkerContext, kind: MarkerKind, match: Match[str]

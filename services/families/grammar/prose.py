@@ -33,36 +33,43 @@ def read_prose(
     stretch = PlainStretch(running.trigger)
     while True:
         if turn.started:
-            answer = _pass_prose(turn, running)
+            marker = _pass_prose(turn, running)
         else:
             turn.buffer((yield from scanner.blanks()))
-            answer = boundary.at(scanner.text, scanner.position, scanner.final)
-        if isinstance(answer, MarkerMatch):
-            scanner.position = answer.match.end()
-            if answer.meaning is not stop:
-                return answer
-            turn.buffer(answer.match[0])
-        elif isinstance(answer, MarkerCut) and _marker_lost(turn, answer, tail):
+            marker = boundary.at(scanner.text, scanner.position, scanner.final)
+
+        if marker is MORE:
+            yield None
+        elif isinstance(marker, MarkerMatch):
+            scanner.position = marker.match.end()
+            if marker.meaning is not stop:
+                return marker
+            turn.buffer(marker.match[0])
+        elif isinstance(marker, MarkerCut) and _is_dropped(turn, marker, tail):
             scanner.position = len(scanner.text)
             return None
-        elif answer is MORE:
-            yield None
         elif scanner.position < len(scanner.text):
-            turn.quotes = turn.quotes or boundary.names(scanner.text, scanner.position)
-            scanner.position += 1
-            turn.add_prose(scanner.text[scanner.position - 1])
+            _pass_character(turn, boundary)
         elif scanner.final:
             return None
         else:
             yield stretch if turn.flowing else None
 
 
-def _marker_lost(turn: TurnState, cut: MarkerCut[T], tail: T | None) -> bool:
+def _is_dropped(turn: TurnState, cut: MarkerCut[T], tail: T | None) -> bool:
     """Whether the incomplete marker at the end of the input is dropped; otherwise it is text."""
     stopped = turn.scanner.stopped
     if turn.started:
         return cut.marked and (cut.more or not stopped)
     return not stopped or (cut.marked and cut.more) or cut.meaning is tail
+
+
+def _pass_character(turn: TurnState, markers: Markers[T]) -> None:
+    """Adds a character that begins none of `markers`, or only a piece of one."""
+    scanner = turn.scanner
+    turn.quotes = turn.quotes or markers.names(scanner.text, scanner.position)
+    scanner.position += 1
+    turn.add_prose(scanner.text[scanner.position - 1])
 
 
 def _pass_prose(
@@ -81,9 +88,9 @@ def _pass_prose(
             turn.add_prose(piece)
         if at < 0:
             return None
-        answer = markers.at(text, at, scanner.final, turn.line_start)
-        if answer is not None:
-            return answer
+        marker = markers.at(text, at, scanner.final, turn.line_start)
+        if marker is not None:
+            return marker
         turn.quotes = turn.quotes or markers.names(text, at, turn.line_start)
         look = at + 1
 
