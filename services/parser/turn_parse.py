@@ -273,19 +273,7 @@ class TurnParse:
         output = len(stream.ids)
         if end.stop_id is not None:
             output += 1
-        cached = _cached(stream)
-        discarded = 0
-        broken = stream.context.broken_call
-        if broken is not None:
-            cached = min(cached, broken.cached)  # the rest was computed for that call
-            discarded = broken.tokens
-        usage = Usage(
-            prompt=stream.context.prompt_tokens,
-            cached=cached,
-            output=output + discarded,
-            reasoning=self.blocks.reasoning_tokens,
-            discarded=discarded,
-        )
+        usage = _usage(stream, output, self.blocks.reasoning_tokens)
         finish = Finish(reason, stream.log.blocks, usage, stop_string)
         if stream.context.prompt_ids:
             finish = structs.replace(
@@ -298,7 +286,21 @@ class TurnParse:
         stream.log.append(finish)
 
 
-def _cached(stream: TurnStream) -> int:
-    """Prompt tokens that were in the engine's cache. It may have found tokens of an earlier attempt
-    there, too."""
-    return min(stream.cached or 0, stream.context.prompt_tokens)
+def _usage(stream: TurnStream, output: int, reasoning: int) -> Usage:
+    """The tokens of a turn: `output` of this attempt, `reasoning` among them, and those of a broken
+    call that were decoded again."""
+    context = stream.context
+    # The engine may have found tokens of an earlier attempt in its cache, too.
+    cached = min(stream.cached or 0, context.prompt_tokens)
+    discarded = 0
+    broken = context.broken_call
+    if broken is not None:
+        cached = min(cached, broken.cached)  # the rest was computed for that call
+        discarded = broken.tokens
+    return Usage(
+        prompt=context.prompt_tokens,
+        cached=cached,
+        output=output + discarded,
+        reasoning=reasoning,
+        discarded=discarded,
+    )
