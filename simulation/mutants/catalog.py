@@ -224,8 +224,8 @@ WORKER_MUTANTS = [
     Mutant(
         "does not move the ended streams of a dead parser",
         OUTBOX,
-        "moved = [stream for stream in self.streams() if stream.parser == gone]",
-        "moved = [stream for stream in self._live.values() if stream.parser == gone]",
+        "moved = [stream for stream in self.streams if stream.parser == gone]",
+        "moved = [stream for stream in self.streams if stream.parser == gone and not stream.ended]",
     ),
     Mutant(
         "moves a stream without its parse context",

@@ -33,7 +33,7 @@ from services.parser.shard import Shard
 from services.parser.turn_parse import TurnParse
 from services.runtime.streams.cursor import Cursor, Verdict
 from services.tokenization.detokenizer import FamilyVocabulary
-from services.worker.output.outbox import GONE
+from services.worker.output.token_stream import GONE
 from tests.families.damage import TOOLS, damaged_turn
 from tests.kit.every import for_each, for_rows
 from tests.kit.examples import chances

@@ -8,7 +8,7 @@ from services.parser.fast_path import NO_FAST_PATH, UNREAD
 from services.parser.shard import Shard
 from services.parser.turn_parse import TurnParse
 from services.runtime.streams.cursor import Cursor, Verdict
-from services.worker.output.outbox import GONE
+from services.worker.output.token_stream import GONE
 from tests.kit.every import for_each
 from tests.kit.examples import chances
 from tests.parser.shard_turns import (

@@ -9,7 +9,7 @@ from schemas.frames import TokenEntry
 from schemas.token_ids import unpack_ids
 from services.parser.shard import Shard
 from services.parser.turn_parse import TurnParse
-from services.worker.output.outbox import GONE
+from services.worker.output.token_stream import GONE
 from tests.parser.shard_turns import SEALER, VOCABULARY, entry, events, ids_of, scored_blocks
 
 

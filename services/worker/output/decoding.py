@@ -175,7 +175,7 @@ class Decodings:
 
         computed = observer.has_tokens or not stream.broken_off
         decoding.prefill.end(computed=computed)
-        self._outbox.end(stream, self._loop.time())
+        self._outbox.streams.end(stream, self._loop.time())
         self._forget(decoding)
         observer.ended(stream)
         decoding.prefill.record_found(stream.cached)

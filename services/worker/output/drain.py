@@ -3,16 +3,16 @@
 import asyncio
 
 from services.runtime.process import Process
-from services.worker.output.outbox import Outbox
+from services.worker.output.kept_streams import KeptStreams
 
 
 class Drain:
     """The end of one worker: no turn decodes, no request waits for its images, and the shards have
     everything."""
 
-    def __init__(self, process: Process, outbox: Outbox) -> None:
+    def __init__(self, process: Process, streams: KeptStreams) -> None:
         self._process = process
-        self._outbox = outbox
+        self._streams = streams
         self._requests: set[asyncio.Task[None]] = set()
         """Requests that are not answered yet."""
         self._settled = asyncio.Event()
@@ -35,7 +35,7 @@ class Drain:
     def turn_ended(self) -> None:
         """Notes that a turn has ended."""
         self.check()
-        if not self._outbox.busy and self._process.draining:
+        if not self._streams.busy and self._process.draining:
             # a heartbeat makes the shards acknowledge what they have
             self._process.heartbeats.send_soon()
 
@@ -44,10 +44,12 @@ class Drain:
         arrived."""
         if not self._process.draining or self._settled.is_set():
             return
-        if self._outbox.busy or self._requests:
+        if self._streams.busy or self._requests:
             return
         registry = self._process.registry
-        for stream in self._outbox.undelivered():
+        for stream in self._streams.ended():
+            if stream.delivered:
+                continue
             # If the parser is gone, a living frontend waits for another one.
             if registry.get("parser", stream.parser) or registry.get("frontend", stream.frontend):
                 # rare: a worker that leaves still has tokens for another process

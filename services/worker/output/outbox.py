@@ -1,71 +1,18 @@
-"""The worker's outbox, which keeps every turn's tokens until they have arrived, and makes one frame
-per shard and tick.
-
-Finished turns linger for a while, so that another shard can take over from one that died.
-"""
+"""The worker's outbox, which makes one frame per shard and tick of the tokens that its streams have
+to send. A shard can have any of it again, as long as the streams are kept (`kept_streams.py`)."""
 
 from array import array
-from collections import OrderedDict
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Sequence
 
 import msgspec
 
 from schemas.control import Replay
-from schemas.errors import STREAM_GONE, ErrorInfo, ErrorKind
-from schemas.events import FinishReason
-from schemas.frames import TokenEntry, TokenFinish, TokenFrame
-from services.worker.output.token_stream import TOKEN_BYTES, ShardQueue, StreamKey, TokenStream
-
-UNDELIVERED = 2
-"""Factor by which a stream that did not arrive lingers longer than others."""
-
-GONE = TokenFinish(
-    FinishReason.CANCELLED,
-    error=ErrorInfo(ErrorKind.ENGINE, "the worker has lost the turn", code=STREAM_GONE),
-)
+from schemas.errors import ErrorInfo, ErrorKind
+from schemas.frames import TokenEntry, TokenFrame
+from services.worker.output.kept_streams import KeptStreams
+from services.worker.output.token_stream import TOKEN_BYTES, ShardQueue, TokenStream
 
 UNSENDABLE = ErrorInfo(ErrorKind.ENGINE, "the engine returned something that is not a token id")
-
-
-class LingeringStreams:
-    """The streams of turns that have ended, the oldest first."""
-
-    def __init__(self, linger_s: float) -> None:
-        self._linger_s = linger_s
-        self.streams: OrderedDict[StreamKey, TokenStream] = OrderedDict()
-        self._since: dict[StreamKey, float] = {}
-
-    def __len__(self) -> int:
-        return len(self.streams)
-
-    def add(self, stream: TokenStream, now: float) -> None:
-        """Adds the stream of a turn that ends now."""
-        self.streams[stream.key] = stream
-        self._since[stream.key] = now
-
-    def remove(self, stream: TokenStream) -> None:
-        """Removes a stream."""
-        del self.streams[stream.key]
-        del self._since[stream.key]
-
-    def oldest(self) -> TokenStream:
-        """Returns the stream that has lingered longest."""
-        return next(iter(self.streams.values()))
-
-    def overdue(self, now: float) -> list[TokenStream]:
-        """Returns the streams that have lingered long enough; undelivered ones linger longer."""
-        return [
-            stream
-            for key, stream in self.streams.items()
-            if now - self._since[key] >= self._limit_s(stream)
-        ]
-
-    def _limit_s(self, stream: TokenStream) -> float:
-        return self._linger_s if stream.delivered else self._linger_s * UNDELIVERED
-
-    def restart(self, now: float) -> None:
-        """Lets all streams linger as if they ended now."""
-        self._since = dict.fromkeys(self._since, now)
 
 
 class Outbox:
@@ -74,14 +21,10 @@ class Outbox:
     It makes no calls: the streams that could not be sent are collected in `broken`.
     """
 
-    def __init__(
-        self, worker: str, *, frame_bytes: int, linger_s: float, max_lingering: int = 4096
-    ) -> None:
+    def __init__(self, worker: str, *, frame_bytes: int, linger_s: float) -> None:
         self._worker = worker
         self._frame_bytes = frame_bytes
-        self._max_lingering = max_lingering
-        self._live: dict[StreamKey, TokenStream] = {}
-        self._lingering = LingeringStreams(linger_s)
+        self.streams = KeptStreams(linger_s)
         self._queues: dict[str, ShardQueue] = {}
         self.broken: list[TokenStream] = []
         """Streams that were broken off, until the caller takes them out."""
@@ -92,50 +35,7 @@ class Outbox:
         """Adds the stream of an attempt, for this shard. An earlier attempt continues to its end,
         which its shard must receive."""
         stream.move(self._queue(parser))
-        self._live[stream.key] = stream
-
-    def end(self, stream: TokenStream, now: float) -> None:
-        """Lets a stream linger after its decoding has ended; unsent tokens are still sent."""
-        del self._live[stream.key]
-        self._lingering.add(stream, now)
-        if len(self._lingering) > self._max_lingering:
-            self._drop(self._lingering.oldest())
-
-    def find(self, turn: str, attempt: int) -> TokenStream | None:
-        """The stream of an attempt, decoding or ended."""
-        key = (turn, attempt)
-        return self._live.get(key) or self._lingering.streams.get(key)
-
-    def streams(self) -> Iterator[TokenStream]:
-        """All streams, decoding and lingering."""
-        yield from self._live.values()
-        yield from self._lingering.streams.values()
-
-    def undelivered(self) -> Iterator[TokenStream]:
-        """The ended streams that their shard does not have yet."""
-        return (stream for stream in self._lingering.streams.values() if not stream.delivered)
-
-    @property
-    def busy(self) -> bool:
-        """Whether any turn decodes."""
-        return bool(self._live)
-
-    def expire(self, now: float) -> None:
-        """Drops streams that have lingered long enough."""
-        for stream in self._lingering.overdue(now):
-            self._drop(stream)
-
-    def attached(self, now: float) -> None:
-        """Lets all streams linger again, because nothing could be sent while this process was cut
-        off from the bus."""
-        # rare: a worker was cut off and is no longer
-        self._lingering.restart(now)
-
-    def _drop(self, stream: TokenStream) -> None:
-        self._lingering.remove(stream)
-        stream.queue.waiting.pop(stream, None)
-        if not stream.delivered:
-            _end_gone(stream.queue, stream.key, max(stream.sent, 0))
+        self.streams.add(stream)
 
     # -- frames
 
@@ -202,7 +102,7 @@ class Outbox:
         assert isinstance(frame, TokenFrame)
         blamed = False
         for entry in frame.entries:
-            stream = self.find(entry.turn, entry.attempt)
+            stream = self.streams.find(entry.turn, entry.attempt)
             if stream is None or stream.parser != parser:
                 continue
             if _can_be_sent(entry):
@@ -238,10 +138,10 @@ class Outbox:
         """
         positions = {(position.turn, position.attempt): position for position in request.streams}
         for key, position in positions.items():
-            if self.find(*key) is None:
-                _end_gone(self._queue(request.receiver), key, position.offset)
+            if self.streams.find(*key) is None:
+                self._queue(request.receiver).end_gone(key, position.offset)
 
-        for stream in list(self.streams()):
+        for stream in list(self.streams):
             if stream.parser != request.receiver:
                 continue
             if stream.key in positions:
@@ -255,26 +155,21 @@ class Outbox:
     def confirm(self, parser: str, frontends: Container[str]) -> None:
         """Drops the finished streams of a shard that left without open turns: these frontends have
         them."""
-        for stream in list(self._lingering.streams.values()):
+        for stream in self.streams.ended():
             if stream.parser == parser and stream.frontend in frontends and stream.delivered:
-                self._drop(stream)
+                self.streams.drop(stream)
 
     def move(self, gone: str, to: str) -> int:
         """Moves the streams of a shard that is gone to another one, which gets them from the start.
         Returns how many."""
         self._queues.pop(gone, None)
         successor = self._queue(to)
-        moved = [stream for stream in self.streams() if stream.parser == gone]
+        moved = [stream for stream in self.streams if stream.parser == gone]
         for stream in moved:
             # rare: a turn moves to another parser
             stream.move(successor)
             stream.schedule()
         return len(moved)
-
-
-def _end_gone(queue: ShardQueue, key: StreamKey, offset: int) -> None:
-    """Lets a shard end a stream that no longer exists: no other process would."""
-    queue.gone[key] = TokenEntry(*key, offset, finish=GONE)
 
 
 def _are_token_ids(ids: Sequence[int]) -> bool:

@@ -41,7 +41,7 @@ class TokenOutput(FrameSource):
         self._sender = FrameSender(process, "parser", self)
         pacer = Pacer(FRAME_GAP_S, self._sender, self._loop)
         self._shards = ParserShards(process, model, self._outbox, self._sender, pacer)
-        self._drain = Drain(process, self._outbox)
+        self._drain = Drain(process, self._outbox.streams)
         self.turns = Decodings(self._outbox, pacer, self._drain, observer)
         """The turns that decode."""
         process.registry.on_leave.append(self._peer_left)
@@ -62,7 +62,7 @@ class TokenOutput(FrameSource):
 
     def find_stream(self, turn: str, attempt: int) -> TokenStream | None:
         """Returns the stream of an attempt, decoding or ended."""
-        return self._outbox.find(turn, attempt)
+        return self._outbox.streams.find(turn, attempt)
 
     def links(self) -> LinkStates:
         """Returns the links to the shards."""
@@ -126,8 +126,8 @@ class TokenOutput(FrameSource):
         self._drain.check()
 
     def _attached(self) -> None:
-        self._outbox.attached(self._loop.time())
+        self._outbox.streams.linger_again(self._loop.time())
 
     def _expire(self, now: float) -> None:
         if not self._process.cut_off:
-            self._outbox.expire(now)
+            self._outbox.streams.expire(now)

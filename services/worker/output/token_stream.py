@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from msgspec import Raw
 
-from schemas.errors import ErrorInfo
+from schemas.errors import STREAM_GONE, ErrorInfo, ErrorKind
 from schemas.events import UNKNOWN_WEIGHTS, FinishReason, WeightsSpan
 from schemas.frames import TokenEntry, TokenFinish
 from services.worker.engine import LOWEST_LOGPROB, EngineDelta
@@ -30,6 +30,12 @@ StreamKey: TypeAlias = tuple[str, int]
 """Turn and attempt."""
 
 
+GONE = TokenFinish(
+    FinishReason.CANCELLED,
+    error=ErrorInfo(ErrorKind.ENGINE, "the worker has lost the turn", code=STREAM_GONE),
+)
+
+
 class ShardQueue:
     """The streams that wait for one parser shard, and the last frame that it has."""
 
@@ -43,6 +49,10 @@ class ShardQueue:
         """The entries that end streams which the shard lacks and which no longer exist."""
         self.credited = 0
         """The last frame up to which the shard has everything."""
+
+    def end_gone(self, key: StreamKey, offset: int) -> None:
+        """Lets the shard end a stream that no longer exists: no other process would."""
+        self.gone[key] = TokenEntry(*key, offset, finish=GONE)
 
     def take_gone(self) -> list[TokenEntry]:
         """Takes the entries for streams that no longer exist."""

@@ -12,8 +12,8 @@ from schemas.events import FinishReason
 from schemas.frames import TokenEntry
 from schemas.requests import ABSENT
 from services.worker.engine import LOWEST_LOGPROB, EngineDelta
-from services.worker.output.outbox import GONE, UNSENDABLE, Outbox
-from services.worker.output.token_stream import TOKEN_BYTES, TokenStream
+from services.worker.output.outbox import UNSENDABLE, Outbox
+from services.worker.output.token_stream import GONE, TOKEN_BYTES, TokenStream
 from tests.kit.every import for_each
 
 CONTEXT = Raw(b'{"model":"m"}')
@@ -52,7 +52,7 @@ def ended(box: Outbox, turn: str, seq: int, now: float = 0.0) -> TokenStream:
     made = opened(box, turn)
     send(made, EngineDelta([seq], finish=END))
     box.fill("p1", seq)
-    box.end(made, now)
+    box.streams.end(made, now)
     return made
 
 
@@ -132,14 +132,14 @@ def test_finished_turns_are_dropped_after_a_while() -> None:
     for n in range(4):
         ended(box, f"t{n}", n + 1, float(n))
     box.credited("p1", 3)
-    box.expire(11.5)
-    assert [s.turn for s in box.streams()] == ["t2", "t3"], "the others arrived 10 s before"
-    box.expire(12.5)
-    assert [s.turn for s in box.streams()] == ["t3"], "it did not arrive"
-    box.attached(500.0)  # the process was cut off: it could not be sent before
-    box.expire(515.0)
-    assert [s.turn for s in box.streams()] == ["t3"]
-    box.expire(600.0)
+    box.streams.expire(11.5)
+    assert [s.turn for s in box.streams] == ["t2", "t3"], "the others arrived 10 s before"
+    box.streams.expire(12.5)
+    assert [s.turn for s in box.streams] == ["t3"], "it did not arrive"
+    box.streams.linger_again(500.0)  # the process was cut off: it could not be sent before
+    box.streams.expire(515.0)
+    assert [s.turn for s in box.streams] == ["t3"]
+    box.streams.expire(600.0)
     assert filled(box, "p1", 5) == [TokenEntry("t3", 1, 1, finish=GONE)]
     assert box.fill("p1", 6) is None
 
