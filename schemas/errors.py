@@ -64,7 +64,14 @@ class TurnwireError(Exception):
         retry_after_s: float | None = None,
     ) -> None:
         super().__init__(message)
-        self.info = ErrorInfo(self.kind, message, param, code, details, retry_after_s)
+        self.info = ErrorInfo(
+            kind=self.kind,
+            message=message,
+            param=param,
+            code=code,
+            details=details,
+            retry_after_s=retry_after_s,
+        )
 
 
 class Invalid(TurnwireError):

@@ -280,8 +280,16 @@ def _draw_one(random: Random, at: float, left: int) -> Fault:
     }.get(kind, 0.0)
     if subject and amount == 1.0 and random.random() < 0.5:
         seconds = random.choice(ALL_LOST_S)
-    seconds, index = round(min(seconds, 90.0), 3), random.randrange(3)
-    return Fault(round(at, 3), kind, stage, index, seconds, amount, left, subject)
+    return Fault(
+        at=round(at, 3),
+        kind=kind,
+        stage=stage,
+        index=random.randrange(3),
+        seconds=round(min(seconds, 90.0), 3),
+        amount=amount,
+        left=left,
+        subject=subject,
+    )
 
 
 class Injector:

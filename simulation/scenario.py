@@ -43,17 +43,17 @@ SETTLE_S = 40.0
 LAG_S = 3.0
 """Time after which all servers of a cluster have what its leader stored."""
 _WARM_UP = Session(
-    "warm-up",
-    "messages",
-    "red",
-    "",
-    [
+    name="warm-up",
+    api="messages",
+    tenant="red",
+    system="",
+    asks=[
         Ask(
             "[[say]]Yes.\n</think>\n\nReady.[[/say]]",
             [Answer("", [("reasoning", "Yes."), ("text", "Ready.")], [])],
         )
     ],
-    Behaviour(pause_s=0.0),
+    behaviour=Behaviour(pause_s=0.0),
 )
 
 

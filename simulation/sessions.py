@@ -164,7 +164,14 @@ class Workload:
         self._turn = 0
         asks = [self._ask(name, ask) for ask in range(random.randint(1, 3))]
         system = f"You are {name}. Work only for {name}."
-        return Session(name, api, random.choice(TENANTS), system, asks, behaviour)
+        return Session(
+            name=name,
+            api=api,
+            tenant=random.choice(TENANTS),
+            system=system,
+            asks=asks,
+            behaviour=behaviour,
+        )
 
     def _ask(self, name: str, number: int) -> Ask:
         calls = self._random.choice((0, 0, 1, 1, 2))

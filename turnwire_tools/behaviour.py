@@ -299,7 +299,15 @@ class Side:
                 await asyncio.sleep(POLL_S)
         turns = [turn for turn in self._ended if turn.reason is not None]
         calls = sum(map(_calls_in, turns))
-        return Run(task.name, self.name, repeat, len(turns), calls, round(seconds, 3), status)
+        return Run(
+            task=task.name,
+            side=self.name,
+            repeat=repeat,
+            turns=len(turns),
+            calls=calls,
+            seconds=round(seconds, 3),
+            status=status,
+        )
 
 
 def _calls_in(turn: FollowedTurn) -> int:

@@ -136,12 +136,12 @@ def session_view(fold: Fold, name: str) -> SessionView | None:
             reasons[turn_id] = difference.reason
     first = fold.turns[names[0]]
     return SessionView(
-        session,
-        _title(fold, session),
-        rows_of(fold, names),
-        reasons,
-        _agent(fold, first.parent),
-        [_helper(fold, child, names) for child in _children(fold, session)],
+        id=session,
+        title=_title(fold, session),
+        turns=rows_of(fold, names),
+        reasons=reasons,
+        parent=_agent(fold, first.parent),
+        helpers=[_helper(fold, child, names) for child in _children(fold, session)],
     )
 
 

@@ -160,13 +160,13 @@ class FollowedTurn(Struct, dict=True):
             self.context = _decode_context(request.context)
         self.images = request.images
         self.placed = RecordedPrompt(
-            self._at(now),
-            request.prompt,
-            worker,
-            request.parser,
-            request.attempt,
-            request.reused,
-            request.recall,
+            at=self._at(now),
+            ids=request.prompt,
+            worker=worker,
+            parser=request.parser,
+            attempt=request.attempt,
+            reused=request.reused,
+            recall=request.recall,
         )
 
     def _place_again(self, before: RecordedPrompt, request: requests.GenerateRequest) -> None:

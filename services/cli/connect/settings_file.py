@@ -81,7 +81,14 @@ def write(settings: ClientSettings) -> list[str]:
             clean = before
             mode = PRIVATE
         copies = [] if before is None else [_back_up(folder, name, before)]
-        record = UndoRecord(clean, mode, after, [*record.copies, *copies], record.folders, before)
+        record = UndoRecord(
+            before=clean,
+            mode=mode,
+            after=after,
+            copies=[*record.copies, *copies],
+            folders=record.folders,
+            replaced=before,
+        )
         folder.replace(name + UNDO_SUFFIX, msgspec.json.encode(record))
         folder.replace(name, after.encode())
     written = f"{path}: written"
