@@ -1,6 +1,8 @@
 """A home of its own: a `turnwire up` that a developer runs at the same time is not found by the
 tests."""
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,3 +27,11 @@ def quick_tokenizer(demo_tokenizer: LoadedTokenizer, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(
         "services.preprocessor.model.model_setup.load_tokenizer", lambda *_, **__: demo_tokenizer
     )
+
+
+@pytest.fixture
+def nothing_is_masked() -> Iterator[None]:
+    """A command gets no help from the user's umask."""
+    before = os.umask(0)
+    yield
+    os.umask(before)

@@ -1,9 +1,7 @@
 """Keys of a file: made once, printed once, listed without secrets, and removed."""
 
 import hashlib
-import os
 import stat
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,13 +9,7 @@ import pytest
 from services.cli.main import main
 from services.frontend.http.keys import Limits
 
-
-@pytest.fixture(autouse=True)
-def nothing_is_masked() -> Iterator[None]:
-    """A command gets no help from the user's umask."""
-    before = os.umask(0)
-    yield
-    os.umask(before)
+pytestmark = pytest.mark.usefixtures("nothing_is_masked")
 
 
 def mode(path: Path) -> int:

@@ -3,7 +3,6 @@ file that was there before, for everybody."""
 
 import os
 import stat
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,13 +11,7 @@ from services.cli.instances import Instance, announce, newest_instance, write_re
 from services.cli.main import main
 from services.runtime.config.tables import STAGES
 
-
-@pytest.fixture(autouse=True)
-def nothing_is_masked() -> Iterator[None]:
-    """A command gets no help from the user's umask."""
-    before = os.umask(0)
-    yield
-    os.umask(before)
+pytestmark = pytest.mark.usefixtures("nothing_is_masked")
 
 
 def mode(path: Path) -> int:

@@ -93,15 +93,3 @@ async def test_only_an_operators_key_may_use_it(tmp_path: Path) -> None:
                 assert (await served.post(path, body)).status == 401
                 assert (await served.post(path, body, headers=KEY)).status == status
         assert len(served.gateway.controls) == (3 if status == 200 else 0)
-
-
-async def test_agent_of_a_rollout_is_no_operator(tmp_path: Path) -> None:
-    """Neither with the address of its rollout, nor with its id as a key."""
-    config = guarded(tmp_path, "operator=yes")
-    async with serving(gateway(EngineState("w1")), config) as served:
-        made = (await served.post("/rollouts", {"model": MODEL}, headers=KEY)).json
-        reply = await served.post("/engines/pause", PAUSE, headers={"x-api-key": made["id"]})
-        assert reply.status == 403
-        reply = await served.post(f"/rollouts/{made['id']}/engines/pause", PAUSE)
-        assert reply.status in (401, 403, 404)
-    assert served.gateway.controls == []

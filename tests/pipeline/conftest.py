@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 from structlog.typing import FilteringBoundLogger
 
@@ -15,7 +16,7 @@ from tests.kit.counting import Model
 from tests.kit.local import Local
 from tests.kit.messages_client import Client
 from tests.kit.nats import NatsServer, free_port
-from tests.kit.stack import Stack
+from tests.kit.stack import Child, Stack
 from tests.kit.strict_states import strict_states
 from tests.kit.world import SimulatedNats, VirtualLoop
 
@@ -159,3 +160,20 @@ async def own_client(own_stack: Stack) -> AsyncIterator[Client]:
     connected = Client(own_stack.url)
     yield connected
     await connected.http.close()
+
+
+@pytest.fixture
+def frontends(own_stack: Stack) -> list[Child]:
+    """Two frontends that share their store."""
+    first = own_stack.of("frontend")[0]
+    second = own_stack.start("frontend", **SHARED)
+    for frontend in (second, first):
+        own_stack.url = frontend.url
+        own_stack.wait_ready()
+    return [first, second]
+
+
+@pytest.fixture
+async def http() -> AsyncIterator[aiohttp.ClientSession]:
+    async with aiohttp.ClientSession() as session:
+        yield session

@@ -2,38 +2,18 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import aiohttp
-import pytest
 
 from tests.kit.messages_client import say
 from tests.kit.stack import MODEL, Child, Stack
 from tests.kit.waiting import LIMIT_S, eventually
-from tests.pipeline.conftest import SHARED
 
 QUICK = say("Hm.\n</think>\n\nHello there.")
 ENDLESS = say("Hm. [[delay 2000]][[fill 400]]")
 LONG = say("Hm.\n</think>\n\nIt begins.\n\n[[delay 20]][[fill 400]]")
-
-
-@pytest.fixture
-def frontends(own_stack: Stack) -> list[Child]:
-    """Two frontends that share stored Responses."""
-    first = own_stack.of("frontend")[0]
-    second = own_stack.start("frontend", **SHARED)
-    for frontend in (second, first):
-        own_stack.url = frontend.url
-        own_stack.wait_ready()
-    return [first, second]
-
-
-@pytest.fixture
-async def http() -> AsyncIterator[aiohttp.ClientSession]:
-    async with aiohttp.ClientSession() as session:
-        yield session
 
 
 async def make(http: aiohttp.ClientSession, frontend: Child, text: str, **more: Any) -> Any:

@@ -1,36 +1,16 @@
 """Message threads on two frontends, one of which is killed in mid-turn."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import aiohttp
-import pytest
 
 from tests.kit.messages_client import say
-from tests.kit.stack import MODEL, Child, Stack
+from tests.kit.stack import MODEL, Child
 from tests.kit.waiting import LIMIT_S
-from tests.pipeline.conftest import SHARED
 
 QUICK = say("Hm.\n</think>\n\nHello there.")
 ENDLESS = say("Hm. [[delay 2000]][[fill 400]]")
-
-
-@pytest.fixture
-def frontends(own_stack: Stack) -> list[Child]:
-    """Two frontends that share their store."""
-    first = own_stack.of("frontend")[0]
-    second = own_stack.start("frontend", **SHARED)
-    for frontend in (second, first):
-        own_stack.url = frontend.url
-        own_stack.wait_ready()
-    return [first, second]
-
-
-@pytest.fixture
-async def http() -> AsyncIterator[aiohttp.ClientSession]:
-    async with aiohttp.ClientSession() as session:
-        yield session
 
 
 def body(text: str, previous: str | None = None, **more: Any) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -13,28 +12,15 @@ from schemas.errors import EngineFailed
 from services.frontend.peers import BusPeers
 from services.frontend.stored import shared
 from services.frontend.stored.shared import bucket_config
-from services.runtime.config.frontend import FrontendConfig
 from services.runtime.storage import kv
 from services.runtime.storage.kv import Bucket
 from tests.kit.bodies import USER, Json, block, messages, user
-from tests.kit.events import finish, text
-from tests.kit.frontend import FakeGateway, Served, serving
-from tests.kit.processes import MakeProcess, make_bucket
-from tests.kit.stored import KnownPeers, shared_store
+from tests.kit.frontend import Served, serving
+from tests.kit.processes import MakeProcess
+from tests.kit.stored import SHARED, Pair, pairing, shared_store
 from tests.kit.waiting import LIMIT_S, eventually
 
-CONFIG = FrontendConfig(response_store="shared")
 CREATE = block("create")
-
-
-@dataclass
-class Pair:
-    """Two frontends; `go` lets their turns end, `living` has the ids of their processes."""
-
-    one: Served
-    other: Served
-    go: asyncio.Event
-    living: list[str]
 
 
 @pytest.fixture(autouse=True)
@@ -47,21 +33,8 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 async def pair(make_process: MakeProcess, quiet_log: FilteringBoundLogger) -> AsyncIterator[Pair]:
     """Two frontends that share their store."""
-    living: list[str] = []
-    go = asyncio.Event()
-    stores = []
-    for name in ("f1", "f2"):
-        process = await make_process("frontend", name)
-        living.append(process.id)
-        bucket = await make_bucket(process.bus, bucket_config(CONFIG), quiet_log)
-        stores.append(shared_store(process, bucket, KnownPeers(process, living), CONFIG))
-    gateways = [FakeGateway(lambda: [[*text(0, "So far")], go, [finish(1)]]) for _ in stores]
-    async with (
-        serving(gateways[0], CONFIG, stored=stores[0]) as one,
-        serving(gateways[1], CONFIG, stored=stores[1]) as other,
-    ):
-        yield Pair(one, other, go, living)
-        go.set()
+    async with pairing(make_process, quiet_log) as made:
+        yield made
 
 
 async def send(served: Served, *history: Json, thread: Json) -> Json:
@@ -170,10 +143,10 @@ async def test_threads_stay_in_their_frontend_without_the_bucket(
 ) -> None:
     monkeypatch.setattr(shared, "WAITS_S", ())
     process = await make_process("frontend", "alone")
-    config = msgspec.structs.replace(bucket_config(CONFIG), name="absent")
+    config = msgspec.structs.replace(bucket_config(SHARED), name="absent")
     absent = Bucket(process.bus, config, quiet_log)
-    stored = shared_store(process, absent, BusPeers(process), CONFIG)
-    async with serving(config=CONFIG, stored=stored) as served:
+    stored = shared_store(process, absent, BusPeers(process), SHARED)
+    async with serving(config=SHARED, stored=stored) as served:
         first = await send(served, USER, thread=CREATE)
         await send(served, USER, thread=following(first))
         assert await refused(served, following(first)) == "thread_already_continued"

@@ -2,9 +2,10 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 import pytest
@@ -15,56 +16,31 @@ from schemas.notices import ResponseCancelled, ResponseDeleted, decode_notice
 from services.frontend.peers import BusPeers
 from services.frontend.stored import shared
 from services.frontend.stored.shared import bucket_config
-from services.runtime.config.frontend import FrontendConfig
 from services.runtime.nats.bus import Delivery
 from services.runtime.storage import kv
 from services.runtime.storage.kv import Bucket, digest_key
 from tests.frontend.responses.responses_client import Client, said
-from tests.kit.events import finish, text
-from tests.kit.frontend import FakeGateway, Served, serving
-from tests.kit.processes import MakeProcess, make_bucket
-from tests.kit.stored import KnownPeers, shared_store
+from tests.kit.frontend import Served, serving
+from tests.kit.processes import MakeProcess
+from tests.kit.stored import SHARED, Pair, pairing, shared_store
 from tests.kit.waiting import LIMIT_S, eventually
-
-CONFIG = FrontendConfig(response_store="shared")
 
 
 @dataclass
-class Pair:
-    """Two frontends; `go` lets their turns end, `living` has the ids of their processes. `bucket`:
-    as the second one sees it."""
+class Clients(Pair):
+    """A pair of frontends with a client of each."""
 
-    one: Served
-    other: Served
     ask_one: Client
     ask_other: Client
-    bucket: Bucket
-    go: asyncio.Event
-    living: list[str]
 
 
 @asynccontextmanager
-async def pairing(
-    make_process: MakeProcess,
-    log: FilteringBoundLogger,
-    reader: Callable[[Bucket], Bucket] = lambda bucket: bucket,
-) -> AsyncIterator[Pair]:
-    """Runs both frontends. `reader`: makes the bucket as the second one sees it."""
-    go = asyncio.Event()
-    processes = [await make_process("frontend", "f1"), await make_process("frontend", "f2")]
-    living = [process.id for process in processes]
-    buckets = [await make_bucket(process.bus, bucket_config(CONFIG), log) for process in processes]
-    buckets[1] = reader(buckets[1])
-    stores = [
-        shared_store(process, bucket, KnownPeers(process, living), CONFIG)
-        for process, bucket in zip(processes, buckets, strict=True)
-    ]
-    gateways = [FakeGateway(lambda: [[*text(0, "So far")], go, [finish(1)]]) for _ in stores]
-    async with (
-        serving(gateways[0], CONFIG, stored=stores[0]) as one,
-        serving(gateways[1], CONFIG, stored=stores[1]) as other,
-    ):
-        for process, served in zip(processes, (one, other), strict=True):
+async def clients_of(
+    make_process: MakeProcess, log: FilteringBoundLogger, **options: Any
+) -> AsyncIterator[Clients]:
+    """Runs both frontends, which get each other's notices."""
+    async with pairing(make_process, log, **options) as pair:
+        for process, served in zip(pair.processes, (pair.one, pair.other), strict=True):
 
             def apply(delivery: Delivery, served: Served = served) -> None:
                 notice = decode_notice(delivery.data)
@@ -73,9 +49,7 @@ async def pairing(
 
             await process.subscribe(subjects.frontends(), apply)
             await process.bus.flush()
-        clients = (Client(one), Client(other))
-        yield Pair(one, other, *clients, buckets[1], go, living)
-        go.set()
+        yield Clients(**vars(pair), ask_one=Client(pair.one), ask_other=Client(pair.other))
 
 
 @pytest.fixture(autouse=True)
@@ -86,14 +60,16 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-async def pair(make_process: MakeProcess, quiet_log: FilteringBoundLogger) -> AsyncIterator[Pair]:
+async def pair(
+    make_process: MakeProcess, quiet_log: FilteringBoundLogger
+) -> AsyncIterator[Clients]:
     """Two frontends that share their store."""
-    async with pairing(make_process, quiet_log) as made:
+    async with clients_of(make_process, quiet_log) as made:
         yield made
 
 
 async def test_response_is_readable_from_another_frontend_until_it_is_deleted(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch
+    pair: Clients, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pair.go.set()
     first = await pair.ask_one.create(input="one")
@@ -118,7 +94,7 @@ async def test_response_is_readable_from_another_frontend_until_it_is_deleted(
 
 
 async def test_background_response_is_served_by_another_frontend(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch
+    pair: Clients, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = await pair.ask_one.create(background=True)
     await pair.ask_other.until(made["id"], "in_progress")
@@ -145,7 +121,7 @@ async def test_background_response_is_served_by_another_frontend(
 
 
 async def test_background_response_that_another_frontend_deletes_does_not_come_back(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch
+    pair: Clients, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = await pair.ask_one.create(background=True)
     await pair.ask_other.until(made["id"], "in_progress")
@@ -165,10 +141,10 @@ async def test_store_keeps_own_responses_without_the_bucket(
 ) -> None:
     monkeypatch.setattr(shared, "WAITS_S", ())
     process = await make_process("frontend", "alone")
-    config = msgspec.structs.replace(bucket_config(CONFIG), name="absent")
+    config = msgspec.structs.replace(bucket_config(SHARED), name="absent")
     absent = Bucket(process.bus, config, quiet_log)
-    stored = shared_store(process, absent, BusPeers(process), CONFIG)
-    async with serving(config=CONFIG, stored=stored) as one:
+    stored = shared_store(process, absent, BusPeers(process), SHARED)
+    async with serving(config=SHARED, stored=stored) as one:
         client = Client(one)
         made = await client.create()
         assert await client.get(made["id"]) == made
@@ -195,7 +171,7 @@ async def test_announced_response_is_found_on_a_replica_that_is_behind(
     make_process: MakeProcess, quiet_log: FilteringBoundLogger
 ) -> None:
     """The second frontend uses a response that the first one has just stored."""
-    async with pairing(make_process, quiet_log, reader=FollowerBucket) as pair:
+    async with clients_of(make_process, quiet_log, reader=FollowerBucket) as pair:
         ids = [(await pair.ask_one.create(background=True, input="one"))["id"] for _ in range(3)]
         for id in ids:
             await pair.ask_other.until(id, "in_progress")

@@ -11,7 +11,7 @@ import pytest
 
 from schemas import subjects
 from schemas.control import EngineControl, EngineState
-from schemas.errors import EngineFailed, Invalid, Unavailable
+from schemas.errors import EngineFailed, Invalid
 from schemas.events import UNKNOWN_WEIGHTS
 from services.runtime.config.stages import WorkerConfig
 from services.worker.engine import EngineDelta, EngineDied
@@ -234,19 +234,6 @@ async def test_paused_engine_takes_turns_and_is_not_a_hang(fleet: Fleet) -> None
     assert versions_of(deltas) == decoded_by(ids_of(deltas))
     assert set(versions_of(later)) == {2}
     assert engine.healthy()
-
-
-async def test_pause_can_abort_open_turns(fleet: Fleet) -> None:
-    engine = await fleet.start()
-    streams = [await begun(engine, request(str(n), max_tokens=3000)) for n in range(3)]
-    await engine.pause(abort=True)
-    for stream in streams:
-        with pytest.raises(Unavailable, match="paused"):
-            await rest(stream)
-    later = asyncio.create_task(run(engine, request("later")))
-    await engine.update_weights("/weights/1", 1)
-    await engine.resume()
-    assert set(versions_of(await later)) == {1}
 
 
 async def test_pause_by_somebody_else_is_not_a_hang(fleet: Fleet) -> None:
