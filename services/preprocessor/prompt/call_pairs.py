@@ -24,6 +24,8 @@ def join_pairs(messages: list[Message]) -> list[Message]:
     of that turn. In messages without calls, the ids of Responses items count. A repeated call
     begins another turn.
     """
+    if not _may_have_pairs(messages):
+        return messages
     groups: list[_Group] = []
     for role, run in groupby(messages, key=attrgetter("role")):
         group = _Group(list(run))
@@ -40,6 +42,34 @@ def join_pairs(messages: list[Message]) -> list[Message]:
     for group in groups:
         joined += group.joined()
     return joined
+
+
+def _may_have_pairs(messages: Iterable[Message]) -> bool:
+    """Whether several runs of the model's messages have ids of one turn: nearly no conversation has
+    such runs, and this takes a third of the time that the groups take."""
+    earlier: set[str] = set()
+    run: set[str] = set()
+    for message in messages:
+        if message.role != "assistant":
+            earlier |= run
+            run.clear()
+            continue
+        run |= _some_tags(message)
+        if not earlier.isdisjoint(run):
+            return True
+    return False
+
+
+def _some_tags(message: Message) -> set[str]:
+    """The tag of a message's first call; of its items, if it has no calls."""
+    items = message.ids
+    for part in message.parts:
+        if isinstance(part, Call):
+            tag, _ = call_order(part.call_id)
+            return {tag} if tag else set()
+        if isinstance(part, Reasoning) and part.id:
+            items = [*items, part.id]
+    return item_tags(items) if items else set()
 
 
 class _Group(Struct):
