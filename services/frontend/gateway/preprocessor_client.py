@@ -77,18 +77,10 @@ class PreprocessorClient:
         """Turns of this frontend that each preprocessor is preparing."""
 
     def choose(self, model: str, tried: Sequence[str], prefer: str = "") -> str:
-        """Returns the least busy preprocessor, or `prefer` unless that is full (`PREFERENCE`).
-        Prefers those that were not tried yet and have a recent heartbeat.
-
-        Raises:
-            Unavailable: the model has no preprocessor.
-        """
+        """Returns the least busy preprocessor of a model that has one, or `prefer` unless that is
+        full (`PREFERENCE`). Prefers those that were not tried yet and have a recent heartbeat."""
         registry = self._process.registry
         able = [peer.id for peer in registry.able("preprocessor", model)]
-        if not able:
-            raise Unavailable(
-                "no preprocessor serves this model at the moment", retry_after_s=RETRY_AFTER_S
-            )
         now = asyncio.get_running_loop().time()
         interval_s = self._config.bus.beat_interval_s
 
@@ -124,8 +116,8 @@ class PreprocessorClient:
         """Returns `choose`'s preprocessor once the stages take work, after a pause if it was
         already tried.
 
-        `until`, `patient`: as for `StageWait.wait_until_able`; `prefer`: as for `choose`. Raises as
-        both.
+        `until`, `patient`: as for `StageWait.wait_until_able`, with its errors; `prefer`: as for
+        `choose`.
         """
         await self._stages.wait_until_able(model, until, stages, patient=patient)
         chosen = self.choose(model, tried, prefer)

@@ -68,8 +68,7 @@ class RecordingGateway(TurnGateway):
             return await self.gateway.open(admitted, sink, turn_id=turn_id)
         view = await self._rollouts.find(admitted.rollout.id)
         await self._rollouts.end_at_limit(view, admitted.card.weights_version)
-        if view.state.status != "open":
-            raise ended_error(view.state.reason or view.state.status)
+        _require_open(view)
         if admitted.conversation.sampling.max_tokens == 0:  # the client only fills the cache
             return await self.gateway.open(admitted, sink, turn_id=turn_id)
         return await RecordedTurn(self, view, admitted, sink, turn_id).open()
@@ -91,8 +90,7 @@ class RecordingGateway(TurnGateway):
         await self._rollouts.refresh(view, 0.0)
         if view.state.run != run:
             raise ended_error("restarted")
-        if view.state.status != "open":
-            raise ended_error(view.state.reason or view.state.status)
+        _require_open(view)
         most = view.rollout.limits.turns
         if most is not None and self._rollouts.turns_before(view, turn) >= most:
             raise ended_error("turns")
@@ -252,6 +250,11 @@ class RecordedTurn(TurnSink):
         if asked.logprobs is None:
             events = [_without_logprobs(event) for event in events]
         return events
+
+
+def _require_open(view: RolloutView) -> None:
+    if view.state.status != "open":
+        raise ended_error(view.state.reason or view.state.status)
 
 
 def _without_logprobs(event: TurnEvent) -> TurnEvent:
