@@ -112,15 +112,19 @@ class _CommandLine:
         return function(*bound.args, **bound.kwargs) or CLEAN
 
     def _described(self) -> CommandFunction:
-        """`_call` with the docstring of the command, from which cyclopts makes the help, and with
-        its parameters and the settings."""
+        """The command as cyclopts calls it: with its own docstring, for the help, and with the
+        settings as parameters instead of `Sources`."""
         parameters = list(inspect.signature(self._command).parameters.values())
         if self._settings:
             del parameters[0]
 
         @functools.wraps(self._command)
         def call(*args: Any, **kwargs: Any) -> int:
-            return self._call(*args, **kwargs)
+            if not self._settings:
+                return self._command(*args, **kwargs)
+            file = kwargs.get("config") or self._env.get(CONFIG_VARIABLE) or None
+            others = {name: value for name, value in kwargs.items() if name not in self._settings}
+            return self._command(Sources(self._typed, self._env, file), *args, **others)
 
         signature = inspect.Signature([*parameters, *self._settings.values()])
         call.__signature__ = signature  # type: ignore[attr-defined]
@@ -132,13 +136,6 @@ class _CommandLine:
         for argument in arguments:
             if argument.tokens:
                 self._typed[argument.field_info.name] = argument.tokens
-
-    def _call(self, *args: Any, **kwargs: Any) -> int:
-        if not self._settings:
-            return self._command(*args, **kwargs)
-        file = kwargs.get("config") or self._env.get(CONFIG_VARIABLE) or None
-        others = {name: value for name, value in kwargs.items() if name not in self._settings}
-        return self._command(Sources(self._typed, self._env, file), *args, **others)
 
 
 def _help_place(argv: Sequence[str]) -> int | None:
