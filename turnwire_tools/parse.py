@@ -19,7 +19,8 @@ from services.families import open_parser
 from services.families.response_template import template_name
 from services.runtime.config.base import Count
 from services.runtime.config.names import nearest_file
-from services.runtime.streams.turn_log import TurnLog, with_dispatches
+from services.runtime.streams.turn_log import TurnLog
+from turnwire_tools.dispatches import with_dispatches
 from turnwire_tools.tap import bus_view
 
 

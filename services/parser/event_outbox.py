@@ -97,7 +97,7 @@ class EventOutbox:
     def _failed_entry(self, parse: TurnParse, seq: int, error: Exception) -> EventEntry:
         """Ends a turn with events that cannot be read. Returns the entry with its end."""
         stream = parse.stream
-        self._observer.unreadable(stream.turn, error)
+        self._observer.failed(stream.turn, error)
         parse.fast = NO_FAST_PATH
         end = Failed(as_turnwire_error(error, "the output could not be sent").info)
         if not parse.ended:

@@ -5,7 +5,6 @@ from time import perf_counter, time_ns
 from prometheus_client import Counter
 
 from schemas.events import Failed, Finish, Interrupted
-from schemas.frames import TokenEntry
 from services.families.family import title
 from services.parser.turn_parse import TurnParse
 from services.runtime.observability.metrics import step_histogram
@@ -45,12 +44,8 @@ class ParserObserver:
             self._parse_s.observe(perf_counter() - times.ended_at)
             times.ended_at = 0.0  # replays are not measured
 
-    def failed(self, entry: TokenEntry, error: Exception) -> None:
-        """An entry could not be parsed."""
-        self._process.log.error("parser.turn_failed", turn=entry.turn, exc_info=error)
-
-    def unreadable(self, turn: str, error: Exception) -> None:
-        """The events of a turn could not be read."""
+    def failed(self, turn: str, error: Exception) -> None:
+        """An entry could not be parsed, or the events of a turn not be read."""
         self._process.log.error("parser.turn_failed", turn=turn, exc_info=error)
 
     def worker_lost(self, worker: str, turns: int) -> None:

@@ -132,7 +132,7 @@ class Parser(Service, FrameSource):
     def _fail(self, entry: TokenEntry, worker: str, error: Exception) -> TurnParse | None:
         """Fails the turn of an entry that could not be parsed, unless it has ended. Returns it if
         its frontend is known, and can get its end from here."""
-        self._observer.failed(entry, error)
+        self._observer.failed(entry.turn, error)
         parse = self._shard.turns.get(entry.turn)
         if parse is None or parse.stream.attempt != entry.attempt:
             parse = self._shard.unreadable(entry, worker)

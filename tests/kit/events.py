@@ -17,7 +17,8 @@ from schemas.events import (
     TurnEvent,
     Usage,
 )
-from services.runtime.streams.turn_log import TurnLog, with_dispatches
+from services.runtime.streams.turn_log import TurnLog
+from turnwire_tools.dispatches import with_dispatches
 
 USAGE = Usage(prompt=656, cached=600, output=74, reasoning=12)
 

@@ -11,7 +11,8 @@ from schemas.conversation import Client, Conversation, Sampling
 from schemas.events import Prepared, TurnEvent
 from schemas.frames import NO_STREAM, EventEntry, EventFrame, TokenEntry, TokenFrame
 from schemas.requests import GenerateRequest, TurnRequest
-from services.runtime.streams.turn_log import TurnLog, with_dispatches
+from services.runtime.streams.turn_log import TurnLog
+from turnwire_tools.dispatches import with_dispatches
 from turnwire_tools.replay import replay_file
 from turnwire_tools.tap import messages
 

@@ -30,10 +30,11 @@ from services.parser.turn_parse import TurnParse
 from services.parser.turn_stream import TurnStream
 from services.runtime.config.frontend import FrontendConfig
 from services.runtime.storage.seal import Sealer
-from services.runtime.streams.turn_log import TurnLog, with_dispatches
+from services.runtime.streams.turn_log import TurnLog
 from services.templates.tools import rendered_tool
 from services.tokenization.detokenizer import FamilyVocabulary, Vocabulary
 from turnwire_tools.clients.answer import AnswerBlock, ClientAnswer
+from turnwire_tools.dispatches import with_dispatches
 from turnwire_tools.replay.replay_file import (
     Fail,
     Gate,

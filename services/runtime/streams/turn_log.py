@@ -6,7 +6,7 @@ one long delta instead of many short ones. Pure.
 
 import sys
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 
 from schemas.control import StreamPosition
 from schemas.events import (
@@ -278,20 +278,6 @@ class TurnLog:
     def dispatch(self, block: int) -> Dispatch | None:
         """Returns the `Dispatch` of a block that is a complete call; None: it is not."""
         return self._blocks[block].dispatch()
-
-
-def with_dispatches(events: Iterable[LoggedEvent], log: TurnLog) -> Iterator[LoggedEvent]:
-    """Yields block events of a recording or a family's parser, with the `Dispatch` of each complete
-    call. Adds them to `log`, which must have all earlier events."""
-    for event in events:
-        log.append(event)
-        if isinstance(event, Dispatch):
-            continue
-        if isinstance(event, BlockStop):
-            dispatch = log.dispatch(event.block)
-            if dispatch is not None:
-                yield dispatch
-        yield event
 
 
 def _place(token: TokenLogprob) -> int:

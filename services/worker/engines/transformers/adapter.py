@@ -174,7 +174,7 @@ def lacking(
         )
         lacks |= dict.fromkeys(_GUIDED, why)
     if no_vision is not None:
-        lacks[VISION] = no_vision
+        lacks[VISION] = " ".join(no_vision.split())
     return lacks
 
 

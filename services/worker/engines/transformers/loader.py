@@ -160,7 +160,7 @@ def _no_vision(config: WorkerConfig, *, graphs: bool) -> str | None:
     try:
         _image_processor(config, graphs=graphs)
     except NoVision as reason:
-        return _one_line(reason)
+        return str(reason)
     return None
 
 
@@ -169,11 +169,7 @@ def _open_images(manager: Any, config: WorkerConfig, *, graphs: bool) -> tuple[A
     try:
         return _images(manager, config, graphs=graphs), None
     except NoVision as reason:
-        return None, _one_line(reason)
-
-
-def _one_line(reason: NoVision) -> str:
-    return " ".join(str(reason).split())
+        return None, str(reason)
 
 
 def _images(manager: Any, config: WorkerConfig, *, graphs: bool) -> Any:
