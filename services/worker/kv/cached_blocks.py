@@ -148,5 +148,8 @@ def _common(run: "array[int]", keys: Sequence[int], at: int) -> int:
     high = _STRETCH
     while high < most and run[high - 1] == keys[at + high - 1]:
         high *= 2
-    blocks = range(min(high, most))
-    return bisect_left(blocks, True, lo=1, key=lambda block: run[block] != keys[at + block])
+    size = min(high, most)
+    chain = keys[at : at + size]
+    if run[size - 1] == chain[-1]:
+        return size
+    return bisect_left(range(size), True, lo=1, key=lambda block: run[block] != chain[block])
