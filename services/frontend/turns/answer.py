@@ -72,8 +72,10 @@ class RunningAnswer:
         self.turn_id = model.context.id if turn_id is None else turn_id
         self.record = AnswerRecord(turns.metrics, started)
         self._deadline = started + turns.config.request_timeout_s
-        self._until_opening = asyncio.timeout_at(self._deadline)
-        """The deadline until turns are opened, which has its own."""
+        self._sink: AnswerSink | None = None
+        """Set while turns are opened and run."""
+        self._scope = CancelScope()
+        """What the deadline cancels: the request, then the opening of its turns."""
         self._open_turns: Sequence[OpenTurn] = ()
         """One for each choice. Empty until all are open, and after `cancel`."""
 
@@ -89,14 +91,12 @@ class RunningAnswer:
         Raises TimedOut if the deadline passes before turns are opened.
         """
         record = self.record
+        timer = asyncio.get_running_loop().call_at(self._deadline, self._time_out)
         try:
-            async with self._until_opening:
+            with self._scope as request:
                 yield
-        except TimeoutError:
-            if self._until_opening.when() is None:  # turns are being opened: not this deadline
-                raise
-            record.conclude(str(ErrorKind.TIMED_OUT))
-            raise _timed_out() from None
+            if request.reason is not None:
+                raise _timed_out()
         except TurnwireError as error:
             record.conclude(str(error.info.kind))
             raise
@@ -104,6 +104,7 @@ class RunningAnswer:
             record.conclude("hangup")
             raise
         finally:
+            timer.cancel()
             record.conclude("internal")
             record.close(self.dialect, _now())
             self.context.caller.spend(record.tokens)
@@ -151,13 +152,14 @@ class RunningAnswer:
             await self._open(admitted, sink)
             if sink.failed:
                 self.cancel("failed")
-            await self._finish(sink)
+            await sink.finish()
         finally:
             if sink.failed:
                 self.cancel("failed")
             elif not sink.ended:
                 self.cancel("hangup")
             self._open_turns = ()  # each holds the sink, which may hold the answer: a cycle
+            self._sink = None
             sink.stop()
 
     def cancel(self, reason: CancelReason) -> None:
@@ -169,9 +171,10 @@ class RunningAnswer:
 
     async def _open(self, admitted: AdmittedAnswer, sink: AnswerSink) -> None:
         """Opens every turn and starts the answer. A stream that its first events have started
-        survives the deadline: `_finish` ends it with an error."""
-        self._until_opening.reschedule(None)
-        with CancelScope(self._deadline) as scope:
+        survives the deadline, and ends with an error."""
+        self._sink = sink
+        self._scope = CancelScope()
+        with self._scope as opening:
             if len(admitted.choices) == 1:
                 opened = [await self._open_turn(admitted, sink)]
             else:
@@ -183,8 +186,10 @@ class RunningAnswer:
                 images.release()
             self._count_prompts(opened)
             sink.begin([turn.prepared for turn in opened])
-        if scope.reason == "timeout" and not sink.started:
-            raise _timed_out()
+        if opening.reason is not None:
+            if not sink.started:
+                raise _timed_out()
+            self._end_late(sink)
 
     async def _open_turn(self, admitted: AdmittedAnswer, sink: AnswerSink) -> OpenTurn:
         """Opens the only turn, with a shorter conversation if it must and may be."""
@@ -223,16 +228,15 @@ class RunningAnswer:
         one_of_each_prompt = opened[:: self.record.choices_per_prompt]
         self.record.prompt_tokens = sum(turn.prepared.prompt_tokens for turn in one_of_each_prompt)
 
-    async def _finish(self, sink: AnswerSink) -> None:
-        """Waits for the end of the answer, until the deadline."""
-        loop = asyncio.get_running_loop()
-        timer = loop.call_at(self._deadline, self._time_out, sink)
-        try:
-            await sink.finish()
-        finally:
-            timer.cancel()
+    def _time_out(self) -> None:
+        """Ends the answer at its deadline."""
+        if self._scope.is_entered:
+            self._scope.cancel("timeout")
+        elif self._sink is not None:
+            self._end_late(self._sink)
 
-    def _time_out(self, sink: AnswerSink) -> None:
+    def _end_late(self, sink: AnswerSink) -> None:
+        """Ends a started answer with an error, unless all of it has arrived."""
         if sink.ended:
             return
         self.record.outcome = str(ErrorKind.TIMED_OUT)

@@ -14,16 +14,18 @@ class CancelScope:
     """Code of a task that can be cancelled, as in `asyncio.timeout`, but with a reason. The code
     after the scope goes on, and finds the reason in it."""
 
-    def __init__(self, deadline: float | None = None) -> None:
-        """`deadline`: the loop's time at which the scope is cancelled; None: never."""
+    def __init__(self) -> None:
         self.reason: CancelReason | None = None
         """Why it was cancelled; None: it was not."""
-        self._deadline = deadline
-        self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[object] | None = None
         """The task that is in the scope."""
         self._outer_requests = 0
         """The task's requests of cancellation before it entered the scope."""
+
+    @property
+    def is_entered(self) -> bool:
+        """Whether the task is in the scope."""
+        return self._task is not None
 
     def cancel(self, reason: CancelReason) -> None:
         """Cancels the code in the scope. Does nothing before and after it, and the second time."""
@@ -36,9 +38,6 @@ class CancelScope:
         assert task is not None
         self._task = task
         self._outer_requests = task.cancelling()
-        if self._deadline is not None:
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_at(self._deadline, self.cancel, "timeout")
         return self
 
     def __exit__(
@@ -47,8 +46,6 @@ class CancelScope:
         """Ends a cancellation by this scope, unless the task was also cancelled by others."""
         task = self._task
         self._task = None
-        if self._timer is not None:
-            self._timer.cancel()
         if task is None or self.reason is None:
             return False
         is_only_request = task.uncancel() <= self._outer_requests

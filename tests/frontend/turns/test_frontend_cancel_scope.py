@@ -22,18 +22,11 @@ async def test_cancelled_code_gets_the_reason_and_the_task_goes_on() -> None:
     assert (reasons, scope.reason) == (["failed"], "failed")
 
 
-async def test_deadline_is_a_timeout() -> None:
-    with CancelScope(asyncio.get_running_loop().time()) as scope:
-        await asyncio.sleep(LIMIT_S)
-    assert scope.reason == "timeout"
-
-
 async def test_code_that_ends_in_time_is_not_cancelled() -> None:
-    loop = asyncio.get_running_loop()
-    with CancelScope(loop.time() + 0.01) as scope:
+    with CancelScope() as scope:
         pass
     scope.cancel("failed")
-    await asyncio.sleep(0.02)
+    await asyncio.sleep(0)
     assert scope.reason is None
 
 
