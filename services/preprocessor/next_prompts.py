@@ -18,7 +18,7 @@ from schemas.conversation import Call, Conversation, Message, Part, Result, Samp
 from schemas.errors import TurnwireError
 from schemas.events import PromptImage
 from schemas.ledger import LedgerContext, LedgerEntry
-from schemas.requests import GenerateRequest
+from schemas.requests import ABSENT, GenerateRequest
 from schemas.session import tenant_key
 from schemas.token_ids import pack_ids
 from services.preprocessor.ledger_reader import LedgerReader
@@ -93,12 +93,8 @@ class PrefilledNextPrompts(NextPrompts):
 
     @override
     def forget_turn(self, turn: PreparedTurn) -> None:
-        if turn.ledger is None:
-            return
-        key = _key(turn.ledger)
-        pending = self._pending.get(key)
-        if pending is not None and pending.turn == turn.request.turn:
-            del self._pending[key]
+        if turn.ledger is not None:
+            self._pending.pop(_key(turn.ledger), None)
 
     def ended(self, entry: LedgerEntry) -> None:
         """Starts the prefill after a turn with the hint that has ended, here or elsewhere."""
@@ -157,7 +153,7 @@ class PrefilledNextPrompts(NextPrompts):
             frontend="",
             sampling=Sampling(max_tokens=0),
             stop_ids=[],
-            context=msgspec.Raw(b"null"),
+            context=ABSENT,
             priority=-MAX_PRIORITY,
             cache_salt=self._placement.cache_salt(conversation),
             session=tenant_key(conversation, conversation.client.session),

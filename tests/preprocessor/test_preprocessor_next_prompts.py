@@ -76,10 +76,10 @@ async def test_no_prompt_is_prefilled_after_a_turn_that_workers_refused(setup: M
     prompts = PrefilledNextPrompts(process, other, kv, other, ledger)
     context = LedgerContext(b"state", 9, b"head")
 
-    def turn(name: str) -> Any:
-        hints = Hints(speculative_prefill=True)
-        request = TurnRequest(name, "f", Conversation("m", [], hints=hints))
-        return SimpleNamespace(request=request, ledger=context, prompt=SimpleNamespace(tools=[]))
+    hints = Hints(speculative_prefill=True)
+    request = TurnRequest("t", "f", Conversation("m", [], hints=hints))
+    no_tools = SimpleNamespace(tools=[])
+    turn: Any = SimpleNamespace(request=request, ledger=context, prompt=no_tools)
 
     def prefills() -> int:
         """The prefills that the end of a turn with this prompt starts."""
@@ -90,13 +90,8 @@ async def test_no_prompt_is_prefilled_after_a_turn_that_workers_refused(setup: M
         process.tasks.clear()
         return started
 
-    prompts.note_turn(turn("a"), "w")
+    prompts.note_turn(turn, "w")
     assert prefills() == 1
-    prompts.note_turn(turn("a"), "w")
-    prompts.forget_turn(turn("a"))
+    prompts.note_turn(turn, "w")
+    prompts.forget_turn(turn)
     assert prefills() == 0
-
-    prompts.note_turn(turn("a"), "w")
-    prompts.note_turn(turn("b"), "v")
-    prompts.forget_turn(turn("a"))
-    assert prefills() == 1, "another turn has the same prompt"

@@ -44,6 +44,8 @@ class TurnHold:
         self._turn = turn
         self._prompt = prompt
         self._observer = observer
+        self.notice_tokens = holding.leads.hold_tokens
+        """`GenerateRequest.notice_tokens` of a lead."""
         self.held_s = NOT_HELD_S
         """How long the turn was held."""
         self._loop = asyncio.get_running_loop()
@@ -77,11 +79,6 @@ class TurnHold:
         """The turn that this one was held for; "": none."""
         return self._prompt.held_for
 
-    @property
-    def notice_tokens(self) -> int:
-        """`GenerateRequest.notice_tokens` of a lead."""
-        return self._leads.hold_tokens
-
     def lead_on(self, worker: str) -> str:
         """Makes the turn a lead on a worker that it is about to be sent to, unless the worker is
         known to hold nearly all of its prompt. Returns the subject for the worker's notice; "": it
@@ -104,8 +101,8 @@ class TurnHold:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Ends the turn's part in this: a worker has it, or it has failed. Turns that wait for it
-        go on, unless it is a lead that a worker has accepted."""
+        """Ends the turn's part in this: a worker has it, or it has failed. A turn that waits for it
+        goes on, unless it is a lead that a worker has accepted."""
         lead = self._prompt.lead
         if lead is None:
             self._holding.pass_on(self._prompt)
