@@ -13,12 +13,10 @@ from aiohttp.typedefs import Handler
 from schemas.errors import (
     RETRY_AFTER_S,
     ErrorInfo,
-    ErrorKind,
     Invalid,
     NotFound,
     RateLimited,
     Refused,
-    TooLarge,
     TurnwireError,
     Unauthorized,
     unexpected,
@@ -175,13 +173,9 @@ class RequestMiddleware:
                 return self._unknown_path(request, context, format)
             case web.HTTPMethodNotAllowed():
                 return _unknown_method(error, context, format)
-            case web.HTTPRequestEntityTooLarge():
-                info = TooLarge("The request body is too large").info
-            case _ if error.status >= 500:
-                info = ErrorInfo(ErrorKind.ENGINE, error.reason)
             case _:
                 info = Invalid(error.reason).info
-        return format.reply(info, context.request_id, error.status)
+                return format.reply(info, context.request_id, error.status)
 
     def _format_of(self, path: str) -> ErrorFormat:
         """Returns the error format of a path, by the longest matching prefix."""
