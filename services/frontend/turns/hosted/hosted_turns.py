@@ -81,7 +81,7 @@ class HostedToolGateway(TurnGateway):
             if tool.hosted is not None
         }
         if not hosted:
-            return await self.open_turn(admitted, sink, turn_id)
+            return await self._gateway.open(admitted, sink, turn_id=turn_id)
         if admitted.conversation.sampling.return_token_ids:
             raise Invalid(
                 "return_token_ids: the answer of a tool that this server runs is several turns, "
@@ -91,7 +91,7 @@ class HostedToolGateway(TurnGateway):
         return await HostedAnswer(self, admitted, hosted, sink, turn_id).open()
 
     async def open_turn(self, admitted: Admitted, sink: TurnSink, turn_id: str) -> OpenTurn:
-        """Opens one turn. Raises TurnwireError."""
+        """Opens one turn of an answer. Raises TurnwireError."""
         return await self._gateway.open(admitted, sink, turn_id=turn_id)
 
     async def remember(self, built: HiddenTurnsBuilder, owner: str | None, answer: str) -> None:
