@@ -88,7 +88,7 @@ async def test_turn_that_waits_for_a_worker_that_leaves_is_not_sent_there() -> N
 
 def all_unanswered() -> list[Unanswered]:
     """Those that live in this process."""
-    return [living for living in gc.get_objects() if isinstance(living, Unanswered)]
+    return [living for living in gc.get_objects() if type(living) is Unanswered]
 
 
 async def test_nothing_is_kept_of_a_worker_that_left_before_its_offer() -> None:
