@@ -61,35 +61,34 @@ def _allowed(chosen: wire.ResponsesToolChoice, tools: RequestTools, parallel: bo
     for member in ("mode", "tools"):
         if getattr(chosen, member) is None:
             raise missing_parameter(f"tool_choice.{member}")
-    index = ToolIndex(tools.names)
-    allowed: dict[str, None] = {}
-    read: set[str] = set()  # a list may name one namespace thousands of times
-    for number, raw in enumerate(chosen.tools or []):
-        field_path = f"tool_choice.tools[{number}]"
-        tool = convert(wire.AllowedTool, raw, field_path)
-        if tool.type == "namespace":
-            namespace = _namespace_name(tool, field_path)
-            if namespace not in read:
-                read.add(namespace)
-                allowed |= dict.fromkeys(index.in_namespace(namespace))
-            continue
-        name = index.find(tool)
-        if name is not None:
-            allowed[name.rendered] = None
-        elif tool.type in _NAMED:
-            raise _not_offered(tool.name, field_path)
+    names = _allowed_names(chosen, ToolIndex(tools.names))
     required = chosen.mode == "required"
-    if allowed:
-        return ToolChoice("any" if required else "auto", parallel=parallel, allowed=[*allowed])
+    if names:
+        return ToolChoice("any" if required else "auto", parallel=parallel, allowed=names)
     if required:
         raise _nothing_to_call(tools)
     return ToolChoice("none", parallel=parallel)
 
 
-def _namespace_name(tool: wire.AllowedTool, field_path: str) -> str:
-    if not tool.name:
-        raise missing_parameter(f"{field_path}.name")
-    return tool.name
+def _allowed_names(chosen: wire.ResponsesToolChoice, index: "ToolIndex") -> list[str]:
+    names: dict[str, None] = {}
+    read: set[str] = set()  # a list may name one namespace thousands of times
+    for number, raw in enumerate(chosen.tools or []):
+        field_path = f"tool_choice.tools[{number}]"
+        tool = convert(wire.AllowedTool, raw, field_path)
+        if tool.type == "namespace":
+            if not tool.name:
+                raise missing_parameter(f"{field_path}.name")
+            if tool.name not in read:
+                read.add(tool.name)
+                names |= dict.fromkeys(index.in_namespace(tool.name))
+            continue
+        name = index.find(tool)
+        if name is not None:
+            names[name.rendered] = None
+        elif tool.type in _NAMED:
+            raise _not_offered(tool.name, field_path)
+    return list(names)
 
 
 class ToolIndex:
