@@ -21,7 +21,13 @@ from services.families.grammar.turn_state import IS_CALL, CallOpener, CallReadin
 from services.families.readers.arguments import ArgumentWriter
 from services.families.readers.bare_text import coerced, copy_text
 from services.families.readers.value_sinks import StringSink
-from services.families.readers.value_tags import MENTIONABLE, QuotedCalls, ShownTags, Tag
+from services.families.readers.value_tags import (
+    MENTIONABLE,
+    QuotedCalls,
+    ShownTags,
+    Tag,
+    next_tag,
+)
 from services.families.tool_types import NULLABLE_STRING, STRING, member, resolved, types_of
 from services.families.writing import as_text
 
@@ -45,7 +51,7 @@ class Nested:
         elided = _FIRST_KEY.search(opener.text)
         turn.open_call(name)
         invocation = _Invocation(self, turn, name)
-        complete = yield from invocation.read(opener, elided[1] if elided else None)
+        complete = yield from invocation.read(elided[1] if elided else None)
         turn.blocks.end_call(complete, self.find_stray_end, all_closed=invocation.all_closed)
         return IS_CALL
 
@@ -110,43 +116,31 @@ class _Invocation:
         self.all_closed = True
         """The call's own closer ended it, and all of its arguments have theirs."""
 
-    def read(self, opener: CallOpener, elided: str | None) -> Reader[bool]:
+    def read(self, elided: str | None) -> Reader[bool]:
         """Reads to the end of the call; returns whether it is complete. It is not if the next call
         opens before any argument or closer."""
         if elided is not None and not (yield from self._argument(elided)):
             return False
         while True:
-            tag = yield from self._next_tag()
+            tag = yield from next_tag(self._turn.scanner, self._grammar.tags, self._arguments)
             if tag is None or tag.meaning in (Tag.CALL_END, Tag.AFTER_CALL):
                 break
             if tag.meaning is Tag.VALUE_END:
                 self._arguments.broken = True
             elif not (yield from self._argument(tag.match["key"].strip())):
                 return False
-        if not self._ends(tag, opener) or not self._shown.are_text:
+        if not self._ends(tag) or not self._shown.are_text:
             return False
         closed = tag is not None and tag.meaning is Tag.CALL_END
         self._arguments.end()
         self.all_closed = self.all_closed and closed and not self._arguments.broken
         return not self._arguments.broken
 
-    def _ends(self, tag: MarkerMatch[Tag] | None, opener: CallOpener) -> bool:
+    def _ends(self, tag: MarkerMatch[Tag] | None) -> bool:
         """Whether the call ends with the tag after its arguments, or with the input."""
         if tag is None:
             return bool(self._arguments.keys) and self._turn.scanner.stopped_here
         return bool(self._arguments.keys) or tag.meaning is Tag.CALL_END
-
-    def _next_tag(self) -> Reader[MarkerMatch[Tag] | None]:
-        """Passes the next tag; a tag after the end of the call is not passed. Text before it breaks
-        the call."""
-        scanner = self._turn.scanner
-        scanner.start_recording()
-        tag = yield from scanner.seek(self._grammar.tags)
-        if scanner.stop_recording().strip():
-            self._arguments.broken = True
-        if tag is not None and tag.meaning is not Tag.AFTER_CALL:
-            scanner.position = tag.match.end()
-        return tag
 
     def _argument(self, key: str) -> Reader[bool]:
         schema = member(self._root, key, self._root)

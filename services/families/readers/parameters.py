@@ -41,7 +41,13 @@ from services.families.readers.value_sinks import (
     UntaggedSink,
     ValueSink,
 )
-from services.families.readers.value_tags import MENTIONABLE, QuotedCalls, ShownTags, Tag
+from services.families.readers.value_tags import (
+    MENTIONABLE,
+    QuotedCalls,
+    ShownTags,
+    Tag,
+    next_tag,
+)
 from services.families.tool_types import NULLABLE_STRING, STRING
 
 _RAW: Final = frozenset({"string", "true"})
@@ -104,7 +110,7 @@ class Parameters:
         )
         turn.open_call(name)
         arguments = _Arguments(self, turn, name)
-        complete = yield from arguments.read(opener)
+        complete = yield from arguments.read()
         turn.blocks.end_call(complete, self.find_stray_end, all_closed=arguments.all_closed)
         return IS_CALL
 
@@ -285,7 +291,7 @@ class _Arguments:
         self._cut = False
         """The input ended in a value."""
 
-    def read(self, opener: CallOpener) -> Reader[bool]:
+    def read(self) -> Reader[bool]:
         """Reads to the end of the call; returns whether it is complete. It is not if a parameter
         stands twice or lacks its name, if other text stands between two, or if the next call opens
         before any argument or closer. The rest of a call that cannot complete is passed over, and
@@ -297,7 +303,7 @@ class _Arguments:
             tag = yield from self._item(tag)
         closed = tag is not None and tag.meaning is Tag.CALL_END
         self.all_closed = self.all_closed and closed and not self._written.broken
-        if not self._ends(tag, opener):
+        if not self._ends(tag):
             return False
         if self._written.broken or not self._shown.are_text:
             return False
@@ -315,7 +321,7 @@ class _Arguments:
         ended = yield from self._value(opening, StringSink(drop), bare=False)
         return (yield from self._after(ended))
 
-    def _ends(self, tag: MarkerMatch[Tag] | None, opener: CallOpener) -> bool:
+    def _ends(self, tag: MarkerMatch[Tag] | None) -> bool:
         """Whether the call ends with the tag after its arguments, or with the input."""
         if tag is None:
             may_end = self._written.keys or self.grammar.stop_closes
@@ -342,17 +348,10 @@ class _Arguments:
         return (is_closed or self._settled) and not self._written.broken
 
     def _next(self) -> Reader[MarkerMatch[Tag] | None]:
-        """Passes the next tag; a tag after the end of the call is not passed. Text before it breaks
-        the call."""
-        scanner = self.turn.scanner
+        """Passes the next tag, as `next_tag`."""
         is_first = not self._written.keys and not self._written.broken
-        scanner.start_recording()
-        tag = yield from scanner.seek(self.grammar.before if is_first else self.grammar.between)
-        if scanner.stop_recording().strip():
-            self._written.broken = True
-        if tag is not None and tag.meaning is not Tag.AFTER_CALL:
-            scanner.position = tag.match.end()
-        return tag
+        tags = self.grammar.before if is_first else self.grammar.between
+        return next_tag(self.turn.scanner, tags, self._written)
 
     def _parameter(self, opening: Match[str], *, bare: bool) -> Reader[MarkerMatch[Tag] | None]:
         """Reads a value; returns the tag after it, None at the end of the input."""

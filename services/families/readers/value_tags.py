@@ -5,6 +5,10 @@ from collections.abc import Set as AbstractSet
 from enum import Enum
 from typing import Any, Final
 
+from services.families.grammar.scanner import Reader, Scanner
+from services.families.grammar.shapes import MarkerMatch, Markers
+from services.families.readers.arguments import ArgumentWriter
+
 
 class Tag(Enum):
     """A tag in or between values."""
@@ -122,3 +126,17 @@ class ShownTags:
         """Ends the open value."""
         self._ambiguous = self._ambiguous or any(self._open)
         self._open.clear()
+
+
+def next_tag(
+    scanner: Scanner, tags: Markers[Tag], arguments: ArgumentWriter
+) -> Reader[MarkerMatch[Tag] | None]:
+    """Passes the next of `tags`; one after the end of the call is not passed. Text before it breaks
+    the call."""
+    scanner.start_recording()
+    tag = yield from scanner.seek(tags)
+    if scanner.stop_recording().strip():
+        arguments.broken = True
+    if tag is not None and tag.meaning is not Tag.AFTER_CALL:
+        scanner.position = tag.match.end()
+    return tag
