@@ -67,9 +67,9 @@ def _has_type(value: Any, stated: Any) -> bool:
         return True
     if CONTAINERS.issubset(names):  # `bare_tools` writes it for a schema without types
         return True
-    own = json_type(value)
-    if own == "integer":
+    kind = json_type(value)
+    if kind == "integer":
         return "integer" in names or "number" in names
-    if own == "number" and "integer" in names and value.is_integer():
+    if kind == "number" and "integer" in names and value.is_integer():
         return True
-    return own in names
+    return kind in names

@@ -68,12 +68,12 @@ class _Outline:
                 key: self._bare(value, self._root["properties"][key])
                 for key, value in properties.items()
             }
-        named: dict[str, Any] = {}
+        outlines: dict[str, Any] = {}
         while self._open:
             name, part = self._open.pop()
-            named[name] = self._any(part)
-        if named:
-            members["$defs"] = named
+            outlines[name] = self._any(part)
+        if outlines:
+            members["$defs"] = outlines
         return {"type": "object", **members}
 
     def _bare(self, outline: Mapping[str, Any], part: Any) -> Mapping[str, Any]:

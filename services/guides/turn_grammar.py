@@ -122,13 +122,13 @@ class _RunningText(_Turn):
         heads = [shape.head for shape in shapes if opening.startswith(shape.head)]
         trigger = max(heads, key=len, default="")
         self.trigger = writer.whole_tokens(opening, len(trigger))
-        self.named = len(trigger.strip()) < LEAST_MARKER
+        self.needs_name = len(trigger.strip()) < LEAST_MARKER
         """Only the name of a tool distinguishes a call from text."""
         bare = [shape for shape in shapes if len(shape.head.strip()) < LEAST_MARKER]
         self.distinct = bool(trigger) and all(shape.line_start for shape in bare)
 
         openings: Iterable[str] = ()
-        if self.named:
+        if self.needs_name:
             openings = map(calls.before_arguments, form.tools)
         self.prose = TextRules(grammar, writer, openings)
 
@@ -164,7 +164,7 @@ class _RunningText(_Turn):
     def call(self, words: str, lines: str) -> str:
         """A call after text: the terminal `words`, or `lines` if calls begin a line; or after
         nothing."""
-        if not self.named:
+        if not self.needs_name:
             return f"{self.writer.until(words, self.trigger)} {self.any_call(self.trigger)}"
         calls: list[str] = []
         for tool in self.form.tools:

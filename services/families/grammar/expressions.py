@@ -139,12 +139,12 @@ class _ExpressionReader:
 
     def _group(self) -> list[str]:
         start = self._at
-        named = _NAMED.match(self._source, start)
-        if named is not None and named[1] in self._holes:
-            return [self._captured(named)]
+        named_group = _NAMED.match(self._source, start)
+        if named_group is not None and named_group[1] in self._holes:
+            return [self._captured(named_group)]
         if self._closes and self._source.startswith(_AHEAD, start):
             return self._ahead()
-        opener = named or _GROUP.match(self._source, start)
+        opener = named_group or _GROUP.match(self._source, start)
         self._depth += 1
         if opener is None or self._depth > _MAX_NESTING:
             raise self._unsupported(start)

@@ -10,16 +10,15 @@ A value of another type than string may lack its closer: it ends at the next tag
 type. Strings stream; the type of any other value is decided at its end.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property, partial
-from itertools import product
-from re import Match, compile, escape
+from functools import partial
+from re import Match
 from typing import Any, Final
 
 from services.families.grammar.call_marker import CallMarker
-from services.families.grammar.scanner import PlainStretch, Reader, Search
-from services.families.grammar.shapes import END, MarkerMatch, Markers, Shape, with_meaning
+from services.families.grammar.scanner import Reader
+from services.families.grammar.shapes import MarkerMatch, Shape
 from services.families.grammar.turn_state import (
     IS_CALL,
     CallOpener,
@@ -34,6 +33,7 @@ from services.families.readers.bare_text import (
     json_string_or_string,
 )
 from services.families.readers.json_values import JSON, drop
+from services.families.readers.parameter_tags import CDATA, ParameterTags
 from services.families.readers.value_sinks import (
     BufferedSink,
     FramedSink,
@@ -51,51 +51,12 @@ from services.families.readers.value_tags import (
 from services.families.tool_types import NULLABLE_STRING, STRING
 
 _RAW: Final = frozenset({"string", "true"})
-_CDATA: Final = ("<![CDATA[", "]]>")
 _STARTS: Final = (Tag.VALUE_START, Tag.BARE_VALUE_START, Tag.UNREADABLE_START)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Parameters:
-    """The grammar of a call with one tag per argument, after its opening tag.
-
-    `parameter_tags` open a parameter (holes: `key`, and `bool` or `word` for a stated type),
-    `bare_tags` do so without the tag before the value, `parameter_closers` close it;
-    `call_closers` close the call, `next_markers` are heads of markers after it; `call_tags` open a
-    call, which a value may show. `frame`: the template puts a line break on each side of a value.
-    """
-
-    parameter_tags: tuple[str, ...]
-    parameter_closers: tuple[str, ...]
-    call_closers: tuple[str, ...]
-    bare_tags: tuple[str, ...] = ()
-    next_markers: tuple[str, ...] = ()
-    call_tags: tuple[str, ...] = ()
-    frame: bool = False
-    json: tuple[str, ...] = ()
-    """Markers before arguments that are one JSON object instead; `{` for an object without a
-    marker."""
-    json_closers: tuple[str, ...] = ()
-    """Markers that may follow such an object."""
-    pieces: tuple[str, ...] = ()
-    """Parts of tags, which stand alone only where a tag is damaged."""
-    unwrap: tuple[str, ...] = ()
-    """A single parameter with one of these names holds all arguments, unless the schema has the
-    name."""
-    unescape: Callable[[str], str] = str
-    """Undoes the escapes in a tag's attributes."""
-    stop_closes: bool = False
-    """The marker that closes a call is a stop token, which engines do not return."""
-    rename: tuple[str, ...] = ()
-    """Namespaces that may precede a tool's name."""
-    rename_unknown: bool = True
-    """The namespaces are also removed from the names of tools that the request lacks."""
-
-    @property
-    def follows(self) -> tuple[str, ...]:
-        """The texts that may follow the opening tag; it counts only with one of them."""
-        texts = (*self.parameter_tags, *self.call_closers, *self.next_markers, *self.json)
-        return tuple(dict.fromkeys(Shape(text).head for text in texts))
+class Parameters(ParameterTags):
+    """The grammar of such a call, which reads it."""
 
     def call(
         self, opener: str, *, line_start: bool = False, marker: str | None = None
@@ -114,138 +75,18 @@ class Parameters:
         turn.blocks.end_call(complete, self.find_stray_end, all_closed=arguments.all_closed)
         return IS_CALL
 
-    @cached_property
-    def stated(self) -> bool:
-        """Whether the model states types. A value without type and schema is JSON if it parses as
-        such."""
-        return any("{bool}" in opener for opener in self.parameter_tags)
-
-    @cached_property
-    def before(self) -> Markers[Tag]:
-        """Tags before the first value."""
-        return self._tags(self.json)
-
-    @cached_property
-    def between(self) -> Markers[Tag]:
-        """Tags after a value."""
-        return self._tags()
-
-    def _tags(self, json: tuple[str, ...] = ()) -> Markers[Tag]:
-        return Markers(
-            [
-                *with_meaning(Tag.VALUE_START, self.parameter_tags),
-                *with_meaning(Tag.BARE_VALUE_START, self.bare_tags),
-                *with_meaning(Tag.CALL_END, self.call_closers),
-                *with_meaning(Tag.JSON_START, json),
-                *with_meaning(Tag.AFTER_CALL, self.next_markers),
-                *with_meaning(Tag.UNREADABLE_START, self._heads),
-            ]
-        )
-
-    @property
-    def _heads(self) -> tuple[str, ...]:
-        tags = (*self.parameter_tags, *self.bare_tags)
-        return tuple(dict.fromkeys(Shape(opener).head for opener in tags))
-
-    @property
-    def _opens(self) -> tuple[str, ...]:
-        """The tags that open a parameter, up to its key."""
-        tags = (*self.parameter_tags, *self.bare_tags)
-        return tuple(dict.fromkeys(tag.partition("{key}")[0].removesuffix("{q}") for tag in tags))
-
-    @cached_property
-    def inside(self) -> Markers[Tag]:
-        """Tags that a value may contain, or that end it."""
-        after = [head for head in self.next_markers if not _opens_any(self.call_tags, head)]
-        next_calls = [opener for opener in self.call_tags if opener.startswith(self.next_markers)]
-        heads = (*(Shape(text).head for text in (*self.parameter_tags, *self.call_closers)), "{")
-        goes_on = _each_before(self.parameter_closers, (*self._opens, *self.call_closers, *after))
-        after_end = ("", *("{ws}" + head for head in after))
-        last_closers = map("".join, product(self.call_closers, after_end))
-        return Markers(
-            [
-                *with_meaning(Tag.VALUE_END, goes_on),
-                *with_meaning(
-                    Tag.VALUE_END, _each_before(self.parameter_closers, next_calls), then=heads
-                ),
-                *with_meaning(Tag.VALUE_END, self.parameter_closers, then=(END,)),
-                *with_meaning(Tag.STRAY_VALUE_END, self.parameter_closers),
-                *with_meaning(Tag.CALL_START, self.call_tags, then=heads),
-                *with_meaning(Tag.VALUE_START, (*self.parameter_tags, *self.bare_tags)),
-                *with_meaning(Tag.FOREIGN_START, self._foreign_tags),
-                *with_meaning(Tag.FINAL_CALL_END, last_closers, then=(END,)),
-                *with_meaning(Tag.CALL_END, self.call_closers),
-                *with_meaning(Tag.AFTER_CALL, self.next_markers),
-                *with_meaning(Tag.STRAY_PIECE, self.pieces),
-            ]
-        )
-
-    @property
-    def _foreign_tags(self) -> Iterable[str]:
-        """The tags of other formats that one of `parameter_closers` closes. A model that writes
-        about such a format writes them into a value."""
-        names = [closer[2:-1] for closer in self.parameter_closers if closer[:2] == "</"]
-        keys = ("={key}>", " name={q}{key}{q}>")
-        return (f"<{name}{key}" for name, key in product(names, keys))
-
-    @cached_property
-    def closer_shapes(self) -> tuple[Shape, ...]:
-        """`parameter_closers` as shapes."""
-        return tuple(map(Shape, self.parameter_closers))
-
-    @property
-    def edges(self) -> str:
-        """The first and the last characters of tags."""
-        return "".join(closer[0] + closer[-1] for closer in self.parameter_closers)
-
-    @cached_property
-    def find_stray_end(self) -> Search:
-        """Finds a parameter after another one in text, or the end of a call at the end of text."""
-        closes = "|".join(Shape(text).pattern for text in self.parameter_closers)
-        ends = "|".join(Shape(text).pattern for text in self.call_closers)
-        opens = "|".join(map(escape, self._heads))
-        opened = compile(rf"(?:{closes})\s*(?:{opens})").search
-        # What may follow is passed as a whole, for all ends in it: a search from each of them takes
-        # quadratic time.
-        ended = compile(rf"(?:{closes})\s*(?:{ends})(?:\s|<[^<>]*>|\w)*+(\Z)?").finditer
-
-        def find(text: str) -> Match[str] | None:
-            at_end = (end for end in ended(text) if end[1] is not None)
-            return opened(text) or next(at_end, None)
-
-        return find
-
-    @cached_property
-    def stretch(self) -> PlainStretch:
-        """The text of a value."""
-        parameter_markers = (*self.parameter_tags, *self.parameter_closers)
-        markers = (*parameter_markers, *self.call_closers, *self.call_tags)
-        first = "".join(sorted({escape(marker[0]) for marker in markers}))
-        ending = r"|\n\Z" if self.frame else ""
-        return PlainStretch(compile(f"[{first}]{ending}").search, escape=True)
-
-
-def _opens_any(openers: Iterable[str], head: str) -> bool:
-    """Whether one of `openers` begins with `head`."""
-    return any(opener.startswith(head) for opener in openers)
-
-
-def _each_before(texts: Iterable[str], following: Iterable[str]) -> Iterable[str]:
-    """Each of `texts` with blanks and each of `following` after it."""
-    return map("{ws}".join, product(texts, following))
-
 
 class _ValueEnd:
     """Decides which tag ends a value; the others are text in it."""
 
     def __init__(
-        self, grammar: Parameters, shown: ShownTags, opening: Match[str], sink: ValueSink
+        self, grammar: ParameterTags, shown: ShownTags, opening: Match[str], sink: ValueSink
     ) -> None:
         self._grammar = grammar
         self._shown = shown
         self._sink = sink
         self._quoted_calls = QuotedCalls()
-        self._in_cdata = opening[0].endswith(_CDATA[0])
+        self._in_cdata = opening[0].endswith(CDATA[0])
 
     def is_at(self, tag: MarkerMatch[Tag], mentioned: bool) -> bool:
         """Whether the value ends at `tag`. Called once for each, in order; `mentioned`: the text
@@ -257,7 +98,7 @@ class _ValueEnd:
             case Tag.FINAL_CALL_END:
                 return not self._quoted_calls.seen
             case Tag.VALUE_END:
-                return tag.match[0].startswith(_CDATA[1]) == self._in_cdata
+                return tag.match[0].startswith(CDATA[1]) == self._in_cdata
             case Tag.VALUE_START if not mentioned:
                 return self._is_at_parameter(tag.match["key"])
             case Tag.FOREIGN_START | Tag.STRAY_VALUE_END | Tag.STRAY_PIECE if not mentioned:
@@ -279,7 +120,7 @@ class _ValueEnd:
 
 
 class _Arguments:
-    def __init__(self, grammar: Parameters, turn: TurnState, name: str) -> None:
+    def __init__(self, grammar: ParameterTags, turn: TurnState, name: str) -> None:
         self.grammar = grammar
         self.turn = turn
         self.name = name
