@@ -16,9 +16,8 @@ class PreparedTurn(Struct, frozen=True, kw_only=True):
     request: TurnRequest
     prompt: Prompt
     for_worker: GenerateRequest
-    """What any worker gets. `WorkerSender` adds what depends on the worker and on the hold of the
-    turn: `parser`, `cache_salt`, `notice`, `notice_tokens`, `held_s` and `held_for`; `WorkerLinks`
-    adds `timeout_s` and `time`."""
+    """What any worker gets. An `Assignment` adds `parser` and `cache_salt`, a `TurnHold` `notice`,
+    `notice_tokens`, `held_s` and `held_for`, `WorkerLinks` `timeout_s` and `time`."""
     block_key_ids: bytes
     """The ids (packed, too) from which the keys of the prompt's KV blocks are made: images with
     different content have different ids."""

@@ -15,10 +15,11 @@ from functools import partial
 from typing import Self
 
 import msgspec
+from msgspec.structs import replace
 
 from schemas.control import Heartbeat
 from schemas.errors import TurnwireError
-from schemas.requests import NOT_HELD_S, GenerateReply, PrefillNotice
+from schemas.requests import NOT_HELD_S, GenerateReply, GenerateRequest, PrefillNotice
 from services.preprocessor.observer import AttemptObserver
 from services.preprocessor.prepared_turn import PreparedTurn, seconds_left
 from services.preprocessor.routing.leads import MAX_HOLD_S, Lead, Leads, PendingPrompt
@@ -44,9 +45,7 @@ class TurnHold:
         self._turn = turn
         self._prompt = prompt
         self._observer = observer
-        self.notice_tokens = holding.leads.hold_tokens
-        """`GenerateRequest.notice_tokens` of a lead."""
-        self.held_s = NOT_HELD_S
+        self._held_s = NOT_HELD_S
         """How long the turn was held."""
         self._loop = asyncio.get_running_loop()
 
@@ -54,7 +53,7 @@ class TurnHold:
         """Returns the workers to try, best first, as soon as the best one computes nothing that is
         worth waiting for.
 
-        The caller calls `lead_on` with the first of them in the same step of the event loop, so
+        The caller calls `begin_offer` for the first of them in the same step of the event loop, so
         that other turns find this one as their lead. Raises as `Placement.rank_workers`, and
         TimedOut.
         """
@@ -70,22 +69,27 @@ class TurnHold:
             seconds_left(self._turn.deadline, self._loop.time())
 
         if prompt.was_held:
-            self.held_s = round(self._loop.time() - prompt.held_at, 4)
-            self._observer.held(prompt.held_for, self.held_s)
+            self._held_s = round(self._loop.time() - prompt.held_at, 4)
+            self._observer.held(prompt.held_for, self._held_s)
         return workers
 
-    @property
-    def held_for(self) -> str:
-        """The turn that this one was held for; "": none."""
-        return self._prompt.held_for
-
-    def lead_on(self, worker: str) -> str:
+    def begin_offer(self, request: GenerateRequest, worker: str) -> GenerateRequest:
         """Makes the turn a lead on a worker that it is about to be sent to, unless the worker is
-        known to hold nearly all of its prompt. Returns the subject for the worker's notice; "": it
-        is not a lead."""
-        if not self._leads.is_worth_waiting_for(self._prompt, worker):
-            return ""
-        return self._holding.begin_lead(self._prompt, worker)
+        known to hold nearly all of its prompt. Returns the request with what the worker gets of the
+        hold: how long it lasted, and the notice to publish for a lead."""
+        prompt = self._prompt
+        notice = ""
+        notice_tokens = 0
+        if self._leads.is_worth_waiting_for(prompt, worker):
+            notice = self._holding.begin_lead(prompt, worker)
+            notice_tokens = self._leads.hold_tokens
+        return replace(
+            request,
+            notice=notice,
+            notice_tokens=notice_tokens,
+            held_s=self._held_s,
+            held_for=prompt.held_for,
+        )
 
     def record_reply(self, reply: GenerateReply) -> None:
         """Handles the worker's reply, after which a refused turn is no longer a lead."""

@@ -6,20 +6,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-import msgspec
+from msgspec.structs import replace
 from prometheus_client import Counter
 
 from schemas.control import Heartbeat, ModelCard, Stage
 from schemas.conversation import Conversation
 from schemas.errors import NotFound
+from schemas.requests import GenerateRequest
 from services.preprocessor.prepared_turn import PreparedTurn
 from services.preprocessor.routing.kv_view import KvView
 from services.preprocessor.routing.router import Router, TurnProfile
 from services.runtime.presence.registry import cards_of
 from services.runtime.process import Process
 from services.tokenization.block_keys import adapter_salt, weights_salt
-
-_encode = msgspec.json.Encoder().encode
 
 
 @dataclass(slots=True)
@@ -32,6 +31,10 @@ class Assignment:
     """Only turns with the same salt share KV blocks."""
     accepted: bool = False
     """Whether the worker has the turn."""
+
+    def complete(self, request: GenerateRequest) -> GenerateRequest:
+        """Returns the request with these facts."""
+        return replace(request, parser=self.parser, cache_salt=self.cache_salt)
 
 
 class Placement:

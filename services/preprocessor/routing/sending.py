@@ -2,20 +2,17 @@
 
 | step   | file                                   | result                                      |
 |--------|----------------------------------------|---------------------------------------------|
-| rank   | `placement.py`, with the costs of      | the workers, best first                     |
-|        | `router.py` and the KV caches of       |                                             |
-|        | `kv_view.py`                           |                                             |
-| hold   | `holding.py`, with the rules of        | the same, once the best worker computes     |
-|        | `leads.py`                             | nothing that is worth waiting for           |
-| assign | `placement.py`                         | the worker, a parser shard, the cache salt  |
+| hold   | `holding.py`, with the rules of        | the workers, best first, once the best one  |
+|        | `leads.py`; it ranks them by           | computes nothing that is worth waiting for  |
+|        | `placement.py` after each wait         |                                             |
+| assign | `placement.py`                         | the turn counts at the worker and at a      |
+|        |                                        | parser shard, which the request names       |
 | offer  | `worker_links.py`                      | the worker's reply                          |
 
 A turn that a worker refuses goes to the next one, if the refusal is not the turn's own fault. If a
 worker may have the turn and does not reply, the attempt fails (`TimedOut`), as it does if the
 turn's deadline passes before a worker has it.
 """
-
-from msgspec.structs import replace
 
 from schemas.errors import (
     MEDIA_MISSING,
@@ -69,8 +66,8 @@ class WorkerSender:
         """
         with self._holding.open_hold(turn, observer) as hold:
             refusal: ErrorInfo | None = None
-            # No await between these workers and `lead_on` with the first one: turns that are ranked
-            # after this one must find it as their lead.
+            # No suspension between these workers and `begin_offer` to the first one: turns that are
+            # ranked after this one must find it as their lead.
             for worker in await hold.wait_for_workers():
                 refusal = await self._offer(turn, worker, hold, observer)
                 if refusal is None:
@@ -86,16 +83,7 @@ class WorkerSender:
         """Offers a turn to a worker. Returns why the worker did not take it; None: it has."""
         with self._placement.assign(turn, worker) as assignment:
             self._next_prompts.note_turn(turn, worker)
-            notice = hold.lead_on(worker)
-            request = replace(
-                turn.for_worker,
-                parser=assignment.parser,
-                cache_salt=assignment.cache_salt,
-                notice=notice,
-                notice_tokens=hold.notice_tokens if notice else 0,
-                held_s=hold.held_s,
-                held_for=hold.held_for,
-            )
+            request = hold.begin_offer(assignment.complete(turn.for_worker), worker)
             reply = await self._links.offer(worker, request, turn.deadline)
             hold.record_reply(reply)
             assignment.accepted = reply.error is None
