@@ -25,9 +25,10 @@ from services.preprocessor.changes.checks import PromptChecks
 from services.preprocessor.ledger_reader import BusLedgerReader, LedgerReader
 from services.preprocessor.model.ledger_model import open_ledger
 from services.preprocessor.model.model_setup import ModelSetup
-from services.preprocessor.next_prompts import PrefilledNextPrompts
+from services.preprocessor.next_prompts import NextPrompts
 from services.preprocessor.observer import PreprocessorObserver, warn_of_limits
 from services.preprocessor.open_work import OpenWork
+from services.preprocessor.prefilled_next_prompts import PrefilledNextPrompts
 from services.preprocessor.preparation import Preparation
 from services.preprocessor.prepared_turn import deadline_of, seconds_left
 from services.preprocessor.refusals import RefusalSender
@@ -36,7 +37,7 @@ from services.preprocessor.routing.kv_view import KvView
 from services.preprocessor.routing.leads import Leads
 from services.preprocessor.routing.placement import Placement
 from services.preprocessor.routing.router import Router
-from services.preprocessor.routing.sending import NextPrompts, WorkerSender
+from services.preprocessor.routing.sending import WorkerSender
 from services.preprocessor.routing.worker_links import WorkerLinks
 from services.preprocessor.tokenize_service import TokenizeService
 from services.runtime.config.base import MIB

@@ -23,13 +23,14 @@ from schemas.requests import (
     decode_generate,
 )
 from schemas.token_ids import pack_ids
+from services.preprocessor.next_prompts import NextPrompts
 from services.preprocessor.prepared_turn import PreparedTurn
 from services.preprocessor.routing.holding import Holding
 from services.preprocessor.routing.kv_view import KvView
 from services.preprocessor.routing.leads import Leads
 from services.preprocessor.routing.placement import Placement
 from services.preprocessor.routing.router import Router
-from services.preprocessor.routing.sending import NextPrompts, WorkerSender
+from services.preprocessor.routing.sending import WorkerSender
 from services.preprocessor.routing.worker_links import WorkerLinks
 from services.runtime.nats.requests import Forget, OnAnswer, Requester
 from tests.kit.process import FakeProcess

@@ -23,23 +23,12 @@ from schemas.errors import (
     Unavailable,
     raised,
 )
+from services.preprocessor.next_prompts import NextPrompts
 from services.preprocessor.observer import AttemptObserver
 from services.preprocessor.prepared_turn import PreparedTurn
 from services.preprocessor.routing.holding import Holding, TurnHold
 from services.preprocessor.routing.placement import Placement
 from services.preprocessor.routing.worker_links import WorkerLinks
-
-
-class NextPrompts:
-    """Prepares for the prompts that follow turns. This one does nothing; a
-    `PrefilledNextPrompts` (`next_prompts.py`) prefills them."""
-
-    def note_turn(self, turn: PreparedTurn, worker: str) -> None:
-        """Notes a turn that is sent to a worker. Called before the worker has the turn: a short
-        turn may have ended when the acceptance arrives."""
-
-    def forget_turn(self, turn: PreparedTurn) -> None:
-        """Drops the note of a turn that the worker refused."""
 
 
 class WorkerSender:

@@ -14,7 +14,7 @@ from schemas.requests import TurnRequest
 from services.ledger.turn_ledger import Ledger
 from services.preprocessor.ledger_reader import LedgerReader
 from services.preprocessor.model.model_setup import ModelSetup
-from services.preprocessor.next_prompts import (
+from services.preprocessor.prefilled_next_prompts import (
     REPLIES,
     PrefilledNextPrompts,
     certain_prefix,
