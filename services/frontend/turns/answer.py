@@ -13,7 +13,6 @@ timeout), turns that have not finished are cancelled, and the caller is charged.
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 
 from typing_extensions import override
 
@@ -27,23 +26,11 @@ from services.frontend.turns.interfaces import (
     CancelReason,
     OpenTurn,
     ParsedRequest,
-    RenderInfo,
     TurnSink,
 )
 from services.frontend.turns.shortening import shorten_conversation
 from services.frontend.turns.sinks import AnswerSink
 from services.frontend.turns.turn_service import ModelAccess
-
-
-@dataclass(frozen=True, slots=True)
-class AdmittedAnswer:
-    """An answer to an admitted request."""
-
-    choices: Sequence[Admitted]
-    model_name: str
-    """The model's name as the client spelled it."""
-    may_shorten: bool
-    """The oldest messages of the only conversation are dropped if it exceeds the context window."""
 
 
 class RunningAnswer:
@@ -112,44 +99,51 @@ class RunningAnswer:
             if usage is not None:
                 self.turns.usage.count(self.context.tenant, record.model, usage)
 
-    async def admit(self, request: ParsedRequest) -> AdmittedAnswer:
-        """Admits a request, and reports what its answer will lack. Raises as `Admission.admit`."""
+    async def run(self, request: ParsedRequest, sink: AnswerSink) -> None:
+        """Admits a request, reports what its answer will lack, and passes the events of its turns
+        to the sink until the answer ends. If cancelled, cancels the turns.
+
+        Raises as `Admission.admit`, and TurnwireError. An error of a stream that has started is its
+        last event instead.
+        """
         self.record.stream = request.stream
         self.record.choices_per_prompt = request.choices
-        admitted = await self.admit_conversations(
-            request.conversations, may_shorten=request.may_shorten
-        )
+        choices = await self._admit_choices(request.conversations)
         await self.model.report(request)  # examines schemas, which have a limit now
-        return admitted
 
-    async def admit_conversations(
-        self, conversations: Sequence[Conversation], *, may_shorten: bool = False
-    ) -> AdmittedAnswer:
+        # A compaction must not fail because of what it removes.
+        may_shorten = request.may_shorten or request.conversation.summary
+        await self._run_turns(choices, sink, may_shorten=may_shorten)
+
+    async def run_summary(self, conversation: Conversation, sink: AnswerSink) -> None:
+        """Runs the turn that writes a summary for this server, as `run`."""
+        choices = await self._admit_choices([conversation])
+        await self._run_turns(choices, sink, may_shorten=True)
+
+    def cancel(self, reason: CancelReason) -> None:
+        """Cancels the open turns."""
+        cancelled = self._open_turns
+        self._open_turns = ()
+        for turn in cancelled:
+            turn.cancel(reason)
+
+    async def _admit_choices(self, conversations: Sequence[Conversation]) -> list[Admitted]:
         """Admits one conversation for each choice. Raises as `Admission.admit`."""
         first = conversations[0]
         card = self.model.card_for(first)
-        model_name = self.model.name_for(first)
         self.record.begin(card.name, first.client, _now(), card.adapter)
 
-        admitted = await self.model.admit(first)
-        choices = [admitted, *map(admitted.with_choice, conversations[1:])]
-        # A compaction must not fail because of what it removes.
-        return AdmittedAnswer(choices, model_name, may_shorten or first.summary)
+        admitted = await self.turns.admission.admit(first, self.context.caller, card)
+        return [admitted, *map(admitted.with_choice, conversations[1:])]
 
-    def info(self, admitted: AdmittedAnswer) -> RenderInfo:
-        """Returns what a renderer needs besides the events. `created` is now."""
-        return self.model.render_info(admitted.model_name)
-
-    async def run_turns(self, admitted: AdmittedAnswer, sink: AnswerSink) -> None:
+    async def _run_turns(
+        self, choices: list[Admitted], sink: AnswerSink, *, may_shorten: bool
+    ) -> None:
         """Opens the turn of every choice, or none, and passes their events to the sink until the
-        answer ends. If cancelled, cancels the turns.
-
-        Raises TurnwireError, for a stream only before its first byte: later errors are its last
-        event.
-        """
-        sink.expect_choices(len(admitted.choices))
+        answer ends. `may_shorten`: as `ParsedRequest.may_shorten`."""
+        sink.expect_choices(len(choices))
         try:
-            await self._open(admitted, sink)
+            await self._open(choices, sink, may_shorten=may_shorten)
             if sink.failed:
                 self.cancel("failed")
             await sink.finish()
@@ -162,26 +156,19 @@ class RunningAnswer:
             self._sink = None
             sink.stop()
 
-    def cancel(self, reason: CancelReason) -> None:
-        """Cancels the open turns."""
-        cancelled = self._open_turns
-        self._open_turns = ()
-        for turn in cancelled:
-            turn.cancel(reason)
-
-    async def _open(self, admitted: AdmittedAnswer, sink: AnswerSink) -> None:
+    async def _open(self, choices: list[Admitted], sink: AnswerSink, *, may_shorten: bool) -> None:
         """Opens every turn and starts the answer. A stream that its first events have started
         survives the deadline, and ends with an error."""
         self._sink = sink
         self._scope = CancelScope()
         with self._scope as opening:
-            if len(admitted.choices) == 1:
-                opened = [await self._open_turn(admitted, sink)]
+            if len(choices) == 1:
+                opened = [await self._open_turn(choices[0], sink, may_shorten=may_shorten)]
             else:
-                opened = await self._open_choices(admitted, sink)
+                opened = await self._open_choices(choices, sink)
             self._open_turns = opened
 
-            images = admitted.choices[0].images
+            images = choices[0].images
             if images is not None:
                 images.release()
             self._count_prompts(opened)
@@ -191,23 +178,24 @@ class RunningAnswer:
                 raise _timed_out()
             self._end_late(sink)
 
-    async def _open_turn(self, admitted: AdmittedAnswer, sink: AnswerSink) -> OpenTurn:
+    async def _open_turn(
+        self, request: Admitted, sink: AnswerSink, *, may_shorten: bool
+    ) -> OpenTurn:
         """Opens the only turn, with a shorter conversation if it must and may be."""
-        (request,) = admitted.choices
         try:
             return await self.turns.open(request, sink, turn_id=self.turn_id)
         except ContextOverflow as overflow:
-            if not admitted.may_shorten:
+            if not may_shorten:
                 raise
             shorter = await shorten_conversation(request.conversation, overflow, self.model)
         shortened = request.with_conversation(shorter)
         return await self.turns.open(shortened, sink, turn_id=self.turn_id)
 
-    async def _open_choices(self, admitted: AdmittedAnswer, sink: AnswerSink) -> list[OpenTurn]:
+    async def _open_choices(self, choices: list[Admitted], sink: AnswerSink) -> list[OpenTurn]:
         """Opens the turns of several choices, all or none."""
         tasks: list[asyncio.Task[OpenTurn]] = []
         try:
-            for choice, request in enumerate(admitted.choices):
+            for choice, request in enumerate(choices):
                 opening = self.turns.open(
                     request, ChoiceSink(self, sink, choice), turn_id=f"{self.turn_id}c{choice}"
                 )
@@ -260,7 +248,7 @@ class ChoiceSink(TurnSink):
     def push(self, events: list[TurnEvent], tokens: int = 0) -> None:
         sink = self._sink
         sink.push(events, tokens, self._choice)
-        if sink.failed and sink.started:  # before its start, `run_turns` gets the failure
+        if sink.failed and sink.started:  # before its start, `_run_turns` gets the failure
             self._answer.cancel("failed")
 
 

@@ -64,8 +64,7 @@ async def write_summary(request: Conversation, model: ModelAccess, dialect: str)
     """
     answer = RunningAnswer(model, dialect, turn_id=secrets.token_hex(12))
     async with logged(answer, "summary"):
-        admitted = await answer.admit_conversations([request])
         sink = EventBuffer(answer.record)
-        await answer.run_turns(admitted, sink)
+        await answer.run_summary(request, sink)
         (events,) = sink.events
         return events

@@ -24,12 +24,11 @@ from schemas.events import Delta, LastEvent, Prepared, TurnEvent, failure_of
 from services.frontend.http.sse import StreamWriter
 from services.frontend.turns.answer_record import AnswerRecord
 from services.frontend.turns.flusher import FlushedStream, Flusher
-from services.frontend.turns.interfaces import Renderer, RenderInfo
+from services.frontend.turns.interfaces import Renderer
 from services.frontend.turns.sinks import AnswerSink
 from services.runtime.nats.requests import after_sending
 from services.runtime.observability.telemetry import FilteringBoundLogger
 
-MakeRenderer: TypeAlias = Callable[[RenderInfo], Renderer]
 Batch: TypeAlias = tuple[int, list[TurnEvent], int]
 """A choice, its next events, and its output tokens so far."""
 
@@ -142,14 +141,12 @@ class StreamSink(AnswerSink):
     def __init__(
         self,
         record: AnswerRecord,
-        make_renderer: MakeRenderer,
-        info: RenderInfo,
+        make_renderer: Callable[[], Renderer],
         writer: StreamWriter,
         flusher: Flusher,
     ) -> None:
         super().__init__(record)
         self._make_renderer = make_renderer
-        self._info = info
         self._writer = writer
         self._flusher = flusher
         self._renderer: Renderer | None = None
@@ -169,7 +166,7 @@ class StreamSink(AnswerSink):
     def get_ready(self) -> Renderer:
         """Makes the renderer, once."""
         if self._renderer is None:
-            self._renderer = self._make_renderer(self._info)
+            self._renderer = self._make_renderer()
         return self._renderer
 
     @override

@@ -129,11 +129,6 @@ class ModelAccess:
         self.context.fields |= {"model": conversation.model, "prompt_tokens": tokens}
         return tokens
 
-    async def admit(self, conversation: Conversation) -> Admitted:
-        """Admits a conversation to the model. Raises as `Admission.admit`."""
-        card = self.card_for(conversation)
-        return await self.turns.admission.admit(conversation, self.context.caller, card)
-
     async def report(self, request: ParsedRequest) -> None:
         """Records for headers and log what the answer will lack. Raises as `card_for`."""
         conversation = request.conversations[0]

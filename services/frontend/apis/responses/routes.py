@@ -209,7 +209,9 @@ class ResponsesRoutes:
             accepted = await self._reader.read(decoded, http.headers, model)
             # A request that must be refused is refused now. The job admits it again when its time
             # has come, because rights and stored images may have changed while it waited.
-            await model.admit(accepted.request.conversation)
+            conversation = accepted.request.conversation
+            card = model.card_for(conversation)
+            await self._turns.admission.admit(conversation, context.caller, card)
             await model.report(accepted.request)
 
             job = self._background.start(accepted, model, open_request)

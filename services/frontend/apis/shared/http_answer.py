@@ -15,14 +15,13 @@ from contextlib import asynccontextmanager
 from typing import TypeVar
 
 from aiohttp import web
-from typing_extensions import override
 
 from services.frontend.apis.shared.api import encoded_response
 from services.frontend.apis.shared.client import Headers, header_flag
 from services.frontend.http.bodies import is_large, reading_body
 from services.frontend.http.request_context import REQUEST_CONTEXT
 from services.frontend.http.sse import EventStream, SseWriter
-from services.frontend.turns.answer import AdmittedAnswer, RunningAnswer
+from services.frontend.turns.answer import RunningAnswer
 from services.frontend.turns.interfaces import ApiDialect, ParsedRequest, RenderInfo
 from services.frontend.turns.sinks import EventBuffer
 from services.frontend.turns.stream_sink import StreamSink
@@ -60,30 +59,31 @@ class HttpAnswer(RunningAnswer):
             self._keepalive,
             on_slow=self._drop_slow_reader,
         )
-        admitted = await self.admit(request)
-        info = self.info(admitted)
-        sink = StreamSink(self.record, request.renderer, info, writer, self.turns.flusher)
-        await self.run_turns(admitted, sink)
+        sink = StreamSink(
+            self.record,
+            lambda: request.renderer(self._info(request)),
+            writer,
+            self.turns.flusher,
+        )
+        await self.run(request, sink)
         return writer.response
 
     async def _collect(self, request: ParsedRequest) -> bytes:
         """Sends a request, and returns its whole answer as JSON. Raises TurnwireError."""
-        admitted = await self.admit(request)
         sink = EventBuffer(self.record)
-        await self.run_turns(admitted, sink)
+        await self.run(request, sink)
 
-        collector = request.collector(self.info(admitted))
+        collector = request.collector(self._info(request))
         collector.start(sink.prepared)
         for choice, events in enumerate(sink.events):
             collector.add(events, choice)
         return collector.body()
 
-    @override
-    def info(self, admitted: AdmittedAnswer) -> RenderInfo:
+    def _info(self, request: ParsedRequest) -> RenderInfo:
         config = self.turns.config
         headers = self._http.headers
         return self.model.render_info(
-            admitted.model_name,
+            self.model.name_for(request.conversation),
             dispatch=header_flag(headers, DISPATCH_HEADER, config.enable_streaming_tool_dispatch),
             dispatch_reasoning=header_flag(
                 headers, REASONING_DISPATCH_HEADER, config.enable_streaming_reasoning_dispatch

@@ -10,10 +10,8 @@ from schemas.events import Prepared
 from services.frontend.apis.responses.render.document import response_id
 from services.frontend.apis.responses.request import DIALECT
 from services.frontend.apis.responses.state.accepted_request import AcceptedRequest
-from services.frontend.apis.responses.state.recording import StreamRecorder
 from services.frontend.http.sse import StreamWriter
 from services.frontend.turns.answer import RunningAnswer, logged
-from services.frontend.turns.interfaces import RenderInfo
 from services.frontend.turns.stream_sink import StreamSink
 from services.frontend.turns.turn_service import ModelAccess
 
@@ -54,15 +52,8 @@ class DetachedResponse(StreamWriter):
         """
         answer = RunningAnswer(self._model, DIALECT.name)
         async with logged(answer, "response"):
-            admitted = await answer.admit(self.accepted.request)
-            sink = StreamSink(
-                answer.record, self._renderer, answer.info(admitted), self, answer.turns.flusher
-            )
-            await answer.run_turns(admitted, sink)
-
-    def _renderer(self, _answer: RenderInfo) -> StreamRecorder:
-        """Returns the renderer that was made with the response."""
-        return self.recorder
+            sink = StreamSink(answer.record, lambda: self.recorder, self, answer.turns.flusher)
+            await answer.run(self.accepted.request, sink)
 
     @override
     def begin(self, data: bytes) -> None:
