@@ -14,7 +14,7 @@ def with_dispatches(events: Iterable[LoggedEvent], log: TurnLog) -> Iterator[Log
         if isinstance(event, Dispatch):
             continue
         if isinstance(event, BlockStop):
-            dispatch = log.dispatch(event.block)
+            dispatch = log.blocks[event.block].dispatch()
             if dispatch is not None:
                 yield dispatch
         yield event

@@ -80,7 +80,7 @@ class FirstCall:
             if cause is not None:
                 self._break(cause)
                 return
-            if stream.log.is_whole(block):
+            if stream.log.blocks[block].is_whole:
                 self._send()
                 return
         if is_given_up and end in (None, FinishReason.STOP):
@@ -108,10 +108,10 @@ def fault_of(
     context = stream.context
     if name not in (context.allowed or parser.tools):
         return "unknown_tool"
-    if context.check_calls != "schema" or not stream.log.is_whole(block):
+    if context.check_calls != "schema" or not stream.log.blocks[block].is_whole:
         return None
     try:
-        arguments = msgspec.json.decode(stream.log.text(block))
+        arguments = msgspec.json.decode(stream.log.blocks[block].text())
     except (ValueError, RecursionError):  # JSON that only this decoder refuses
         return None
     return None if fits(arguments, parser.tools.schema(name)) else "schema"

@@ -101,7 +101,7 @@ class EventBuilder:
 
     def _sealed(self, event: BlockStop, reasoning_tokens: int) -> BlockStop:
         """Returns the end of a thought, with its seal and its number of tokens."""
-        seal = self._sealer.seal(self._log.text(event.block), self._turn)
+        seal = self._sealer.seal(self._log.blocks[event.block].text(), self._turn)
         tokens = 0
         if self._context.count_thoughts:
             tokens = reasoning_tokens - self._reported

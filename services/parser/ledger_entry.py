@@ -12,7 +12,7 @@ from services.ledger.turns.evidence import id_digests, reasoning_digests
 from services.ledger.turns.keys import key_arguments, turn_key
 from services.parser.turn_parse import TurnParse
 from services.parser.turn_stream import TurnStream
-from services.runtime.streams.turn_log import TurnLog
+from services.runtime.streams.turn_log import LogBlock
 from services.tokenization.detokenizer import tokens_within
 
 MAX_BEGINNINGS_TOKENS = 65_536
@@ -87,14 +87,13 @@ class _TurnContent(Struct):
         stream = parse.stream
         beginnings: list[tuple[int, LedgerEntry]] = []
         room = MAX_BEGINNINGS_TOKENS
-        for block in range(stream.log.blocks):
-            self._add(stream.log, block)
+        for number, block in enumerate(stream.log.blocks):
+            self._add(block)
             if self.incomplete:
                 break
-            start, stop = stream.log.bounds(block)
-            if stop is None or (start.kind != "tool_use" and not any_block):
+            if block.stop is None or (block.start.kind != "tool_use" and not any_block):
                 continue
-            tokens = parse.blocks.ends[block]
+            tokens = parse.blocks.ends[number]
             room -= tokens
             if room >= 0:
                 entry = self.entry(stream, context, tokens)
@@ -102,9 +101,10 @@ class _TurnContent(Struct):
                 beginnings.append((len(self.calls), beginning))
         return beginnings
 
-    def _add(self, log: TurnLog, block: int) -> None:
-        start, stop = log.bounds(block)
-        text = log.text(block)
+    def _add(self, block: LogBlock) -> None:
+        start = block.start
+        stop = block.stop
+        text = block.text()
         if start.kind == "text":
             self.text += text
         elif start.kind == "reasoning":

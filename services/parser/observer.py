@@ -62,7 +62,7 @@ class ParserObserver:
         details: dict[str, str | int | bool | None] = {
             "turnwire.attempt": stream.attempt,
             "turnwire.family": title(stream.context.family),
-            "turnwire.blocks": stream.log.blocks,
+            "turnwire.blocks": len(stream.log.blocks),
             "turnwire.interrupted": isinstance(last, Interrupted) or None,
             "turnwire.broken_call": broken.cause if broken is not None else None,
             "turnwire.cancelled": last is None or None,

@@ -274,7 +274,7 @@ class TurnParse:
         if end.stop_id is not None:
             output += 1
         usage = _usage(stream, output, self.blocks.reasoning_tokens)
-        finish = Finish(reason, stream.log.blocks, usage, stop_string)
+        finish = Finish(reason, len(stream.log.blocks), usage, stop_string)
         if stream.context.prompt_ids:
             finish = structs.replace(
                 finish,

@@ -120,8 +120,9 @@ def dispatched(parse: TurnParse) -> list[tuple[int, str, str]]:
     read = events(parse)
     for at, event in enumerate(read):
         if isinstance(event, Dispatch):
-            start, stop = parse.stream.log.bounds(event.block)
-            assert read[at + 1] is stop
+            block = parse.stream.log.blocks[event.block]
+            start = block.start
+            assert read[at + 1] is block.stop
             assert (start.name, start.call_id) == (event.name, event.call_id)
     dispatches = [event for event in read if isinstance(event, Dispatch)]
     return [(event.block, event.name, event.arguments) for event in dispatches]

@@ -140,9 +140,9 @@ class FollowedTurn(Struct, dict=True):
     def written(self) -> list[Text | Call]:
         """The text and calls, as the client received them."""
         written: list[Text | Call] = []
-        for block in range(self.log.blocks):
-            start = self.log.bounds(block)[0]
-            text = self.log.text(block)
+        for block in self.log.blocks:
+            start = block.start
+            text = block.text()
             if start.kind == "text":
                 written.append(Text(text))
             elif start.kind != "reasoning":

@@ -27,7 +27,7 @@ from services.runtime.streams.cursor import Cursor
 from services.runtime.streams.token_log import LOGPROB_BYTES, TokenLog
 
 
-class _Block:
+class LogBlock:
     """One block: its text in pieces, and its end if it has one."""
 
     __slots__ = ("length", "logprobs", "pieces", "start", "stop")
@@ -112,10 +112,10 @@ class _Block:
 class TurnLog:
     """All events of a turn so far. Those of a call may be held back until it is whole."""
 
-    __slots__ = ("_blocks", "held", "size", "terminal", "tokens")
+    __slots__ = ("blocks", "held", "size", "terminal", "tokens")
 
     def __init__(self) -> None:
-        self._blocks: list[_Block] = []
+        self.blocks: list[LogBlock] = []
         self.tokens = TokenLog()
         """Empty but for a request with `return_token_ids`."""
         self.size = 0
@@ -143,23 +143,23 @@ class TurnLog:
         cursor.rewind(StreamPosition("", 0, length, block, ids))
         dropped, room = self.read(cursor, MAX_DISPATCH)
         if length:
-            self._blocks[block].cut(length)
+            self.blocks[block].cut(length)
             block += 1
-        del self._blocks[block:]
+        del self.blocks[block:]
         self.tokens.cut(ids)
         return dropped if room else []
 
     def add(self, text: str) -> None:
         """Adds text to the open block, as `append` does with a `Delta`."""
         self.size += 1
-        block = self._blocks[-1]
+        block = self.blocks[-1]
         block.pieces.append(text)
         block.length += len(text)
 
     def add_logprobs(self, tokens: list[TokenLogprob]) -> None:
         """Adds log probabilities of the last block's tokens, in order. They are read with the text
         at their places."""
-        self._blocks[-1].logprobs += tokens
+        self.blocks[-1].logprobs += tokens
 
     def add_tokens(
         self, ids: Sequence[int], logprobs: Sequence[TokenLogprob | None] | None
@@ -178,9 +178,9 @@ class TurnLog:
             return
         self.size += 1
         if isinstance(event, BlockStart):
-            self._blocks.append(_Block(event))
+            self.blocks.append(LogBlock(event))
         elif isinstance(event, BlockStop):
-            self._blocks[-1].stop = event
+            self.blocks[-1].stop = event
         else:
             self.terminal = event
 
@@ -197,7 +197,7 @@ class TurnLog:
                 out.append(tokens)
                 cursor.tokens += len(tokens.ids)
         first = cursor.blocks - (not cursor.stopped)
-        held_block, held_length = self.held or (len(self._blocks), 0)
+        held_block, held_length = self.held or (len(self.blocks), 0)
         for index in range(first, held_block + (held_length > 0)):
             if room <= 0:
                 return out, 0
@@ -220,7 +220,7 @@ class TurnLog:
 
         Returns the room that is left: 0 if there is more text to read.
         """
-        block = self._blocks[index]
+        block = self.blocks[index]
         if index >= cursor.blocks:
             out.append(block.start)
             cursor.blocks = index + 1
@@ -248,36 +248,15 @@ class TurnLog:
     def end(self) -> tuple[int, int]:
         """The place (`Cursor.text_position`) after the last event."""
         if self.open_kind is None:
-            return len(self._blocks), 0
-        return len(self._blocks) - 1, self._blocks[-1].length
-
-    @property
-    def blocks(self) -> int:
-        """The number of blocks that were started."""
-        return len(self._blocks)
+            return len(self.blocks), 0
+        return len(self.blocks) - 1, self.blocks[-1].length
 
     @property
     def open_kind(self) -> BlockKind | None:
         """The kind of the open block; None: no block is open."""
-        if not self._blocks or self._blocks[-1].stop is not None:
+        if not self.blocks or self.blocks[-1].stop is not None:
             return None
-        return self._blocks[-1].start.kind
-
-    def text(self, block: int) -> str:
-        """Returns all text of a block so far."""
-        return self._blocks[block].text()
-
-    def bounds(self, block: int) -> tuple[BlockStart, BlockStop | None]:
-        """Returns the start of a block, and its stop if it has one."""
-        return self._blocks[block].start, self._blocks[block].stop
-
-    def is_whole(self, block: int) -> bool:
-        """Returns whether a block has ended and is complete."""
-        return self._blocks[block].is_whole
-
-    def dispatch(self, block: int) -> Dispatch | None:
-        """Returns the `Dispatch` of a block that is a complete call; None: it is not."""
-        return self._blocks[block].dispatch()
+        return self.blocks[-1].start.kind
 
 
 def _place(token: TokenLogprob) -> int:
