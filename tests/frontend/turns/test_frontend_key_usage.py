@@ -88,10 +88,7 @@ async def test_a_holder_gets_the_sum_over_all_frontends_and_nobody_elses_numbers
     assert (await used_by(first, "nobody"))[0] == {}
 
 
-async def test_all_holders_are_read_from_frontends_that_know_how(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(key_usage, "ANSWER_S", 0.01)
+async def test_all_holders_are_read_from_all_frontends() -> None:
     asked, other = frontends(KeyUsage, KeyUsage)
     asked.count("ci", "coder", Usage(1))
     other.count(None, "coder", Usage(2))
@@ -103,11 +100,16 @@ async def test_all_holders_are_read_from_frontends_that_know_how(
     }
     assert (prompts, complete) == ({"ci": 1, "": 2}, True)
 
-    monkeypatch.setattr(other, "apply", lambda _: None)
+
+async def test_frontend_of_an_older_release_has_no_holders(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(key_usage, "ANSWER_S", 0.01)
+    asked, _ = frontends(KeyUsage, Silent)
     reading = asyncio.ensure_future(asked.read(None, every=True))
     await asyncio.sleep(0)
     (id,) = asked._open
-    asked.apply(UsageReported(id, "f1", 0.0))  # of an older release
+    asked.apply(UsageReported(id, "f1", 0.0))
     reports, complete = await reading
     assert (len(reports), complete) == (1, False)
 
