@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from msgspec import Struct
 
 from schemas.conversation import Call, ToolSpec
+from schemas.ledger import ParentTurn
 from schemas.token_ids import unpack_ids
 from services.ledger.prompt.cut_turns import CutTurns
 from services.ledger.prompt.model import LedgerModel
@@ -21,20 +22,15 @@ from services.tokenization.segments import TokenIds
 
 
 class KeptTurn(Struct, frozen=True):
-    """A turn that a rendered prompt still contains: its original tokens stand for the text up to
-    `end`."""
+    """A turn that a rendered prompt still contains, so that the prompt can have its original
+    tokens."""
 
     turn: Turn
-    end: int
-    """Where the prompt's text goes on."""
-    joint: str = ""
-    """Characters of the turn after its tokens, which are encoded with the text after `end`."""
-    tokens: int = 0
-    """The number of the turn's tokens in the prompt; 0: all."""
+    place: ParentTurn
 
     def ids(self) -> TokenIds:
         """The turn's ids in the prompt."""
-        return self.turn.ids(self.tokens)
+        return self.turn.ids(self.place.tokens)
 
 
 class TurnComparison:
@@ -62,7 +58,7 @@ class TurnComparison:
         least_chars = _longest_text(original.output.parts)
         for end in self._ends.of(text, start, output):
             if end - start >= least_chars and self._is_rendered(original, text[start:end]):
-                return KeptTurn(turn, end)
+                return KeptTurn(turn, ParentTurn(turn.entry.mac, end))
         return None
 
     def _find_cut(self, turn: Turn, original: OriginalTurn, text: str) -> KeptTurn | None:
@@ -78,13 +74,13 @@ class TurnComparison:
         start = len(text) - len(rendered)
         end = start + agreement.rendered
         if agreement.written == len(original.output.text):
-            return KeptTurn(turn, end, entry.tail)
+            return KeptTurn(turn, ParentTurn(entry.mac, end, joint=entry.tail))
         ids = unpack_ids(entry.ids)
         tokens, chars = self._reader.tokens_within(ids, agreement.written)
         joint = original.output.text[chars : agreement.without_blanks]
         if not tokens:
             return None
-        return KeptTurn(turn, end, joint, tokens)
+        return KeptTurn(turn, ParentTurn(entry.mac, end, tokens, joint))
 
     def _is_rendered(self, original: OriginalTurn, stretch: str) -> bool:
         """Whether a stretch of the prompt's text is the whole turn, with or without the control

@@ -8,8 +8,6 @@ text is encoded.
 
 import hashlib
 
-from msgspec.structs import replace
-
 from schemas.conversation import ToolSpec
 from schemas.ledger import LedgerContext, ParentTurn, PreviousTurn
 from schemas.session import session_digest
@@ -46,17 +44,15 @@ class PromptEncoder:
         marked_text = rendered.marked_text
         heads = HeadHasher(marked_text)
         outcome, kept = self._newest_kept(history, rendered.tools.specs, heads)
-        context = self._context(history, rendered, heads)
+        context = self._context(history, rendered, heads, kept)
         states = _states(history, context)
         if kept is None:
             ids = self._encoder.encode(marked_text)
             return EncodedPrompt(ids, outcome, 0, context, states, marked_text)
 
-        if context is not None:
-            context = _extending(context, kept)
         prompt = self._prompt_before(kept.turn, marked_text)
         turn = kept.ids()
-        rest = self.fragment(kept.joint + marked_text[kept.end :])
+        rest = self.fragment(kept.place.joint + marked_text[kept.place.end :])
         reused = len(prompt) + len(turn)
         ids = prompt + (turn + rest)
         return EncodedPrompt(ids, outcome, reused, context, states, marked_text)
@@ -117,7 +113,7 @@ class PromptEncoder:
         turn = self._turns.get(parent.mac)
         if turn is None:
             return None
-        return KeptTurn(turn, parent.end, parent.joint, parent.tokens)
+        return KeptTurn(turn, parent)
 
     # -- which ids
 
@@ -146,8 +142,8 @@ class PromptEncoder:
         self, parent_prompt: TokenIds, parent: KeptTurn, context: LedgerContext, text: str
     ) -> TokenIds:
         """The ids of the prompt with this context, which extends its parent's prompt."""
-        after_parent = text[parent.end : context.head_chars]
-        rest = self.fragment(parent.joint + after_parent + context.opening)
+        after_parent = text[parent.place.end : context.head_chars]
+        rest = self.fragment(parent.place.joint + after_parent + context.opening)
         return parent_prompt + parent.ids() + rest
 
     def fragment(self, text: str) -> TokenIds:
@@ -161,10 +157,13 @@ class PromptEncoder:
     # -- the turn that follows
 
     def _context(
-        self, history: MatchedHistory, rendered: RenderedPrompt, heads: "HeadHasher"
+        self,
+        history: MatchedHistory,
+        rendered: RenderedPrompt,
+        heads: "HeadHasher",
+        kept: KeptTurn | None,
     ) -> LedgerContext | None:
-        """The context of the turn that follows, without a parent; None where no request could find
-        its entry."""
+        """The context of the turn that follows; None where no request could find its entry."""
         start = _start_of_turn(history, continues=rendered.continues)
         if start is None:
             return None
@@ -182,6 +181,7 @@ class PromptEncoder:
             opening=self._encoder.plain(text[head_chars:]),
             started=started,
             session=session_digest(history.conversation.client.session),
+            parent_turn=kept.place if kept is not None else None,
             previous_turn=previous,
         )
 
@@ -206,12 +206,6 @@ def _states(history: MatchedHistory, context: LedgerContext | None) -> list[byte
         return []
     answered = history.chain.turns[: history.answered]
     return [*(turn.state for turn in answered), context.state]
-
-
-def _extending(context: LedgerContext, kept: KeptTurn) -> LedgerContext:
-    """The context of a prompt that has this turn's original tokens."""
-    parent = ParentTurn(kept.turn.entry.mac, kept.end, kept.tokens, kept.joint)
-    return replace(context, parent_turn=parent)
 
 
 class HeadHasher:
