@@ -36,7 +36,7 @@ def test_whatever_is_lost_the_link_opens_again(sizes: list[int], data: st.DataOb
         seq = sender.seq
         if data.draw(st.booleans()):
             receiver.arrived(seq, size)
-            if receiver.credit_due() and data.draw(st.booleans()):
+            if receiver.credit_due and data.draw(st.booleans()):
                 granted = receiver.take_credit()
                 assert granted is not None
                 sender.credit(granted, window, 0)

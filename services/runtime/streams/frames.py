@@ -21,7 +21,7 @@ from services.runtime.nats.bus import Delivery
 from services.runtime.observability.metrics import CountCollector, Reading
 from services.runtime.presence.heartbeats import LinkStates
 from services.runtime.process import Process
-from services.runtime.streams.links import ReceiveLink, SendLink, generation
+from services.runtime.streams.links import GENERATION_BITS, ReceiveLink, SendLink, generation
 
 FRAME_BYTES = 128 * 1024
 """The approximate size of a frame. A receiver handles a frame without a break, so this bounds how
@@ -246,9 +246,9 @@ class FrameReceiver:
     def opens(self, sender: str, seq: int) -> bool:
         """Returns whether a frame may be handled; False: its sender has since given up the link."""
         link = self._links.get(sender)
-        return (link is not None and link.generation == generation(seq)) or self._link(
-            sender, seq
-        ) is not None
+        if link is not None and link.generation == seq >> GENERATION_BITS:  # `generation`, inlined
+            return True
+        return self._link(sender, seq) is not None
 
     def arrived(self, sender: str, seq: int, size: int) -> None:
         """Records that a frame was handled. Grants credit, and requests a replay if frames before
@@ -257,7 +257,7 @@ class FrameReceiver:
         if link.arrived(seq, size):
             # rare: frames are missing before one that arrived
             self._replay_all(sender)
-        if link.credit_due():
+        if link.credit_due:
             self._grant(sender, link)
 
     def acknowledge(self) -> None:

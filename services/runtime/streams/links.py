@@ -98,6 +98,8 @@ class ReceiveLink:
         self.generation = generation
         self.last = generation << GENERATION_BITS
         """The highest number that arrived or was given up."""
+        self.credit_due = False
+        """A quarter of the window was handled since the last credit."""
         self.replays_requested = 0
         """The number of the last replay request."""
         self._acknowledged = self.last
@@ -108,15 +110,13 @@ class ReceiveLink:
 
     def arrived(self, seq: int, size: int) -> bool:
         """Records a frame. Returns whether frames before it are missing."""
-        gap = seq > self.last + 1
-        self.last = max(self.last, seq)
+        expected = self.last + 1
+        if seq >= expected:
+            self.last = seq
         self._unacknowledged_bytes += size
+        self.credit_due = self._unacknowledged_bytes * 4 >= self.window
         self._absences = 0
-        return gap
-
-    def credit_due(self) -> bool:
-        """Returns whether a quarter of the window was handled since the last credit."""
-        return self._unacknowledged_bytes * 4 >= self.window
+        return seq > expected
 
     def announced(self, seq: int) -> bool:
         """Records the last number sent, from a heartbeat. Returns whether the last frames are lost.
@@ -162,4 +162,5 @@ class ReceiveLink:
             return None
         self._acknowledged = self.last
         self._unacknowledged_bytes = 0
+        self.credit_due = False
         return self.last
