@@ -97,7 +97,7 @@ class TurnParse:
     @property
     def ended(self) -> bool:
         """Whether the last event is in the log."""
-        return self.stream.ended
+        return self.stream.log.terminal is not None
 
     # -- reading and the fast path
 

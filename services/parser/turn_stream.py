@@ -50,11 +50,6 @@ class TurnStream:
         )
 
     @property
-    def ended(self) -> bool:
-        """Whether the last event is in the log."""
-        return self.log.terminal is not None
-
-    @property
     def position(self) -> StreamPosition:
         """Up to where the tokens have arrived."""
         return StreamPosition(self.turn, self.attempt, len(self.ids))
