@@ -179,6 +179,7 @@ class Parser(Service, FrameSource):
 
     @override
     def fill(self, receiver: str, seq: int) -> EventFrame | None:
+        """The next frame for a frontend. Called by `FrameSender` at the end of a tick."""
         return self._outbox.fill(receiver, seq)
 
     @override

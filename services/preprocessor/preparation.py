@@ -96,11 +96,14 @@ class Preparation:
 
         prompt = await self.make_prompt(conversation, size=size, on_step=observer.step)
         output = output_settings(sampling, self.setup, len(prompt.ids), self._window())
+        if request.broken_call is not None:
+            output = second_try(output, request.broken_call, self._features())
+
+        # Here, and not earlier: a prompt that does not fit is neither kept nor counted. Not later:
+        # the time to make the prompt is measured, without that for a guide.
         self._ledger.ledger.keep(prompt.encoded)
         observer.prompt_made(prompt)
 
-        if request.broken_call is not None:
-            output = second_try(output, request.broken_call, self._features())
         guide = await self._guide(request, prompt, output)
         comparison = self._fingerprints.compare(request.turn, conversation, prompt)
         return build_turn(

@@ -3,9 +3,9 @@ worker.
 
 The path of a turn is `Preprocessor._take_turn`: `Preparation` makes its prompt (on the event loop
 if that is short work, else in a small thread pool), and `WorkerSender` sends it to the best worker
-that takes it, perhaps after a wait for a turn that begins alike. A frontend receives only refusals
-from the preprocessor, before it has sent anything to its client; the parser reports that a worker
-has the turn.
+that takes it, perhaps after a wait for a turn that begins alike. A frontend receives `Accepted`
+from the preprocessor when the request has arrived, and later at most a refusal, before it has sent
+anything to its client; the parser reports that a worker has the turn.
 """
 
 import asyncio

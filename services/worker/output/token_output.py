@@ -80,6 +80,7 @@ class TokenOutput(FrameSource):
 
     @override
     def fill(self, receiver: str, seq: int) -> TokenFrame | None:
+        """The next frame for a shard. Called by `FrameSender` at the end of a tick."""
         try:
             return self._outbox.fill(receiver, seq, time.time())
         finally:
