@@ -88,7 +88,8 @@ class EventReceiver:
             delivery.reply(b"")
 
     def _on_refused(self, entry: EventEntry) -> None:
-        """Fails the attempt: a preprocessor could not pass the turn to a worker."""
+        """Fails the attempt: a preprocessor could not pass the turn to a worker, or a parser could
+        not read its context, which the worker reports."""
         turn = self._table.by_id.get(entry.turn)
         if turn is None or turn.attempt.number != entry.attempt:
             return
@@ -164,7 +165,7 @@ class EventReceiver:
 
 def _push_next_delta(turn: BusTurn, sender: str, entry: EventEntry) -> bool:
     """Passes the turn's next delta to the sink, if it is alone in an entry: the common case, once a
-    token. Returns whether it was."""
+    token, in which the table and the observer have nothing to do. Returns whether it was."""
     state = turn.state
     if type(state) is not Streaming or len(entry.events) != 1:
         return False

@@ -1,7 +1,7 @@
 """Makes one answer: admits its request, opens a turn for each choice, and ends what is left when
 the answer ends.
 
-Every kind of answer is made by the same calls, and differs in its sink: HTTP streams and documents
+Every kind of answer is made by the same call, and differs in its sink: HTTP streams and documents
 (`apis.shared.http_answer`), background responses and WebSocket lanes
 (`apis.responses.state.detached`), and summaries that this server reads itself (`compaction`).
 

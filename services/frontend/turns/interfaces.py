@@ -1,8 +1,9 @@
 """Defines the interface between the HTTP side of the frontend and the pipeline.
 
-A route opens a turn with a sink; the sink then receives the turn's events in order, until exactly
-one terminal event. `services.frontend.gateway` implements the interface over NATS; tests and
-replays implement it in memory.
+An answer (`answer.RunningAnswer`) opens each of its turns with a sink; the sink then receives the
+turn's events in order, until exactly one terminal event. `services.frontend.gateway` implements
+the gateway over NATS; `turns.hosted` and `rollouts` implement it with the one that follows them,
+tests and replays in memory.
 """
 
 from abc import ABC, abstractmethod
@@ -90,7 +91,11 @@ class TurnSink(ABC):
     @abstractmethod
     def opened(self, prepared: Prepared) -> None:
         """Called once a worker has the turn, shortly before `TurnGateway.open` returns; at most
-        once, before the first `push`."""
+        once, before the first `push`.
+
+        The task that awaits `open` gets `prepared`, too, but only after the first events, if they
+        arrive in the same tick: a stream starts with them and this `prepared`.
+        """
 
     @abstractmethod
     def push(self, events: list[TurnEvent], tokens: int = 0) -> None:

@@ -44,7 +44,7 @@ class TurnService:
 
     pipeline: Pipeline
     gateway: TurnGateway
-    """The pipeline's, or hosted tools and rollouts in front of it."""
+    """That of hosted tools, which opens turns with that of rollouts, if any, or the pipeline's."""
     admission: Admission
     config: FrontendConfig
     metrics: FrontendMetrics

@@ -82,7 +82,7 @@ class MessagesRoutes:
         self._threads = Threads(setup.store, setup.log)
 
     async def create_message(self, http: web.Request) -> web.StreamResponse:
-        """`POST /v1/messages`: one turn, streamed or as a document."""
+        """`POST /v1/messages`: one answer, streamed or as a document."""
         async with http_answer(self._turns, http, DIALECT) as answer:
             request = await self._read(http, counting=False)
             async with self._threads.continuing(request.thread, message_id(answer.turn_id)):

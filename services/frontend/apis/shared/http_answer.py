@@ -6,6 +6,8 @@ An operation reads its request and responds to it:
         request = await read_request(http, limit, parse)
         return await answer.respond(request)
 
+Responses reads the body before, because a response in the background has no HTTP answer.
+
 A request that stores its answer, too, is a `ParsedRequest` with a renderer and a collector that do
 so.
 """
