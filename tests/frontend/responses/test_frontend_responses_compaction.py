@@ -1,6 +1,7 @@
 """Tests compaction in `/v1/responses`: by its own route, by a trigger, by a threshold; and sealed
 content of other keys."""
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 from schemas.control import ModelCard
 from schemas.conversation import Conversation, Reasoning
 from schemas.errors import Overloaded
+from services.frontend.http.bodies import PARSE_IN_THREAD_FROM_BYTES
 from services.runtime.storage.seal import Sealer
 from tests.frontend.responses.responses_client import ANSWER, Client, agent, keyed, said, types
 from tests.kit.bodies import MODEL, assistant, function_output, message, user
@@ -166,3 +168,23 @@ async def test_sealed_content_is_opened_whichever_version_has_the_session() -> N
         managed = (await client.create(model="coder", **MANAGED))["output"]
         for output in (compacted, managed):
             await client.create(model="coder", input=output)
+
+
+async def test_model_of_a_large_request_with_a_seal_is_looked_up_on_the_event_loop() -> None:
+    """Large requests are read in a thread; the catalogue changes on the loop."""
+    threads: set[threading.Thread] = set()
+
+    def resolve(_model: str, _: Conversation | None) -> ModelCard:
+        threads.add(threading.current_thread())
+        return ModelCard(MODEL)
+
+    seal = Sealer.load(None, MODEL).of(None).seal("What I thought.", "turn")
+    summary = [{"type": "summary_text", "text": "A thought."}]
+    thought = {"type": "reasoning", "encrypted_content": seal, "summary": summary}
+    gateway = FakeGateway(on_resolve=resolve)
+    async with serving(gateway) as served:
+        await Client(served).create(input=[thought, user("x" * PARSE_IN_THREAD_FROM_BYTES)])
+    (part,) = gateway.conversations[-1].messages[0].parts
+    assert isinstance(part, Reasoning)
+    assert part.text == "What I thought."
+    assert threads == {threading.current_thread()}
