@@ -9,6 +9,7 @@ from typing import Literal
 
 import msgspec
 from msgspec import Raw, Struct, field
+from msgspec.structs import asdict
 
 from schemas.conversation import Conversation, Sampling, ToolSpec
 from schemas.errors import ErrorInfo
@@ -135,14 +136,14 @@ class ParseContext(Struct, frozen=True, omit_defaults=True):
 
 
 FENCE = "```"
-"""Begins and ends code, in which nothing opens a thought; a text of `ThoughtSpelling.tokens`."""
+"""Begins and ends code, in which nothing opens a thought; one of `ThoughtSpelling.token_texts`."""
 
 
 class ThoughtSpelling(Struct, frozen=True):
     """The markers of a model's reasoning, in a form that needs no tokenizer: a text has a character
     for each byte (Latin-1), because tokens may split characters."""
 
-    tokens: dict[str, bytes]
+    token_texts: dict[str, bytes] = field(name="spelling")
     """The text that matters in a token → the tokens with this text (`pack_ids`). "\\0" stands for
     other text, and for a token that is not here."""
     openers: list[str]
@@ -158,16 +159,23 @@ class ThoughtSpelling(Struct, frozen=True):
     they also open an answer."""
 
 
-class ThoughtBudget(Struct, frozen=True, omit_defaults=True):
-    """A limit of a turn's reasoning tokens, which the worker enforces."""
+class ThoughtBudget(ThoughtSpelling, frozen=True, omit_defaults=True, kw_only=True):
+    """A limit of a turn's reasoning tokens, which the worker enforces, and how the model writes
+    reasoning."""
 
     tokens: int
     """The limit of all thoughts of the turn together, without the markers around them."""
-    spelling: ThoughtSpelling
     in_reasoning: bool = False
     """The prompt ends inside an open thought."""
     grammar: str = ""
     """Grammar of the output after an ended thought; "": it is free."""
+
+    @classmethod
+    def of(
+        cls, spelling: ThoughtSpelling, tokens: int, *, in_reasoning: bool, grammar: str = ""
+    ) -> "ThoughtBudget":
+        """A budget of a model with this spelling."""
+        return cls(**asdict(spelling), tokens=tokens, in_reasoning=in_reasoning, grammar=grammar)
 
 
 NOT_HELD_S = 0.0

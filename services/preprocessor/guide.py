@@ -157,4 +157,4 @@ def thought_budget(
     has_no_thoughts = conversation.prompt or rendered.enforced_format or not output.max_tokens
     if has_no_thoughts or thinking.mode == "disabled":
         return None
-    return ThoughtBudget(tokens, setup.reasoning_markers, rendered.in_reasoning)
+    return ThoughtBudget.of(setup.reasoning_markers, tokens, in_reasoning=rendered.in_reasoning)

@@ -183,7 +183,7 @@ async def test_resumed_turns_ended_thoughts_and_prefills_have_their_images(
     tokens = {text: pack_ids([trial.token(text)]) for text in ("<think>", "</think>")}
     end = tokens["</think>"]
     spelling = ThoughtSpelling(tokens, ["<think>"], ["</think>"], ["</think>"], end, end)
-    budget = ThoughtBudget(2, spelling)
+    budget = ThoughtBudget.of(spelling, 2, in_reasoning=False)
     thinking = trial.asked("thinks", ids, images, thought_budget=budget)
     assert (await trial.send(thinking)).error is None
     assert seen in await trial.answer("thinks")

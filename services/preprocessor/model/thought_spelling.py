@@ -30,7 +30,7 @@ def thought_spelling(
     added = {_as_bytes(text): token for text, token in tokenizer.added.items()}
     tokens = marker_tokens([*openers, *closers, *edges, FENCE], texts, added, signs)
     return ThoughtSpelling(
-        tokens={text: pack_ids(ids) for text, ids in tokens.items()},
+        token_texts={text: pack_ids(ids) for text, ids in tokens.items()},
         openers=openers,
         closers=closers,
         edges=edges,

@@ -87,18 +87,17 @@ class ThoughtCounter:
     """The reasoning tokens of one turn: those between an opener and a closer. Pure."""
 
     def __init__(self, budget: ThoughtBudget) -> None:
-        spelling = budget.spelling
-        self._spelling = spelling
+        self._budget = budget
         self._limit = budget.tokens
         self._texts: dict[int, str] = {}
         """Token → the text in it that matters."""
-        for text, packed in spelling.tokens.items():
+        for text, packed in budget.token_texts.items():
             self._texts.update(dict.fromkeys(unpack_ids(packed), text))
-        self._markers = (*spelling.openers, *spelling.edges, FENCE)
+        self._markers = (*budget.openers, *budget.edges, FENCE)
         """The texts that are searched outside thoughts."""
-        self._prefixes = _prefixes(spelling.closers)
-        self._reach = max(map(len, (*spelling.openers, *spelling.closers, *spelling.edges)))
-        self._ends = [unpack_ids(spelling.end), unpack_ids(spelling.answer)]
+        self._prefixes = _prefixes(budget.closers)
+        self._reach = max(map(len, (*budget.openers, *budget.closers, *budget.edges)))
+        self._ends = [unpack_ids(budget.end), unpack_ids(budget.answer)]
         """The ids that end the next thought; the last ones end all others, too."""
         self._state: _Outside | _InThought = _InThought() if budget.in_reasoning else _Outside()
         self.used = 0
@@ -132,8 +131,8 @@ class ThoughtCounter:
         is one token."""
         if self.used < self._limit:
             return {}
-        tokens = self._spelling.tokens
-        openers = [tokens[opener] for opener in self._spelling.openers if opener in tokens]
+        tokens = self._budget.token_texts
+        openers = [tokens[opener] for opener in self._budget.openers if opener in tokens]
         return dict.fromkeys(unpack_ids(b"".join(openers)), BANNED)
 
     def count(self, token: int) -> None:
@@ -166,7 +165,7 @@ class ThoughtCounter:
         else:
             thought.tail.append(text)
         tail = "".join(thought.tail)
-        closer = _first_marker(tail, self._spelling.closers)
+        closer = _first_marker(tail, self._budget.closers)
         if closer is not None:
             tokens = thought.tokens - thought.tail_tokens_after(closer.start)
             # An end in the output of an earlier attempt may have tokens before this one.
@@ -198,7 +197,7 @@ class ThoughtCounter:
             if self._begins_thought(marker, text, outside):
                 self._open_thought(rest)
                 return
-            is_edge = marker.text in self._spelling.edges
+            is_edge = marker.text in self._budget.edges
             text = rest if is_edge else _OTHER + rest
             marker = _first_marker(text, self._markers)
 
@@ -207,9 +206,9 @@ class ThoughtCounter:
         outside.text = text
 
     def _begins_thought(self, marker: _Marker, text: str, outside: _Outside) -> bool:
-        if marker.text not in self._spelling.openers:
+        if marker.text not in self._budget.openers:
             return False
-        if not self._spelling.edges:
+        if not self._budget.edges:
             return True
         return not outside.is_fenced and _counts_after(text[: marker.start])
 

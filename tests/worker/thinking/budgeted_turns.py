@@ -180,4 +180,4 @@ def budget_of(
 ) -> ThoughtBudget:
     thoughts = thoughts_of(tokenizer, name)
     assert thoughts is not None
-    return ThoughtBudget(tokens, thoughts, in_reasoning)
+    return ThoughtBudget.of(thoughts, tokens, in_reasoning=in_reasoning)

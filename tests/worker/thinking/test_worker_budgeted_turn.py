@@ -16,7 +16,7 @@ def budget_of(tokens: int, grammar: str = "") -> ThoughtBudget:
     """A budget of a turn that begins in a thought; 60 ends it."""
     end = pack_ids([61, 60])
     spelling = ThoughtSpelling(TOKENS, ["<"], [">"], [">"], end, end)
-    return ThoughtBudget(tokens, spelling, in_reasoning=True, grammar=grammar)
+    return ThoughtBudget.of(spelling, tokens, in_reasoning=True, grammar=grammar)
 
 
 async def test_turn_continues_in_its_stream_after_an_ended_thought(trial: HeldTrial) -> None:

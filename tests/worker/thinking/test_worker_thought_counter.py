@@ -66,7 +66,7 @@ def test_budget_holds_and_an_answer_follows(
             assert [block["type"] for block in blocks] == ["reasoning", "text"], blocks
             assert blocks[1]["text"] == "All done."
             # A token with the opener's end and the thought's first text is in the usage only.
-            ending = len(unpack_ids(budget.spelling.end)) + (not single)
+            ending = len(unpack_ids(budget.end)) + (not single)
             assert LIMIT <= end.usage.reasoning <= LIMIT + ending
             assert turn.stream.ids[:LIMIT] == ids[:LIMIT]
             assert turn.stream.cached == 7, "the prompt's, not that of the turn so far"
@@ -160,7 +160,7 @@ def test_lost_turn_with_several_thoughts_continues_from_any_token(
     ids, starts = [*played, *[[]] * len(ends)], [0, *ends]
     for at in range(len(output) + 1):
         segment = sum(start <= at for start in starts) - 1
-        closing = unpack_ids(budget.spelling.answer if segment else budget.spelling.end)
+        closing = unpack_ids(budget.answer if segment else budget.end)
         if segment < len(ends) and at > ends[segment] - len(closing):
             rest = ids[segment + 1 :]  # in the end of the thought
         else:
@@ -286,14 +286,14 @@ def test_opener_counts_as_for_the_parser(pieces: list[str], counts: bool) -> Non
     signs = [sign.encode().decode("latin-1") for sign in SIGNS_BEFORE_TAGS]
     tokens = marker_tokens(["<think>", "</think>"], texts, {"<think>": 0}, signs)
     spelling = ThoughtSpelling(
-        tokens={text: pack_ids(ids) for text, ids in tokens.items()},
+        token_texts={text: pack_ids(ids) for text, ids in tokens.items()},
         openers=["<think>"],
         closers=["</think>"],
         edges=["</think>"],
         end=b"",
         answer=b"",
     )
-    counter = ThoughtCounter(ThoughtBudget(100, spelling))
+    counter = ThoughtCounter(ThoughtBudget.of(spelling, 100, in_reasoning=False))
     for piece in pieces:
         counter.count(PIECES.index(piece))
     assert counter.thinks is counts
