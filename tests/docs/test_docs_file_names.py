@@ -1,4 +1,4 @@
-"""Looks up the Python files that pages name.
+"""Looks up the Python files that pages name, and the types that the architecture names with their file.
 
 A name is the end of one path: of all paths in the folders that its line names, of those under
 `services` and `schemas`, or of all in the repository.
@@ -12,12 +12,15 @@ import pytest
 
 from tests.docs.reader import PAGES, ROOT
 
+ARCHITECTURE = ROOT / "docs/architecture.md"
 _BLOCK = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 _NEW = re.compile(r"^`\S+`:$", re.MULTILINE)
 """A file that the reader writes: its name, and then its code."""
 _CODE = re.compile(r"`([^`\n]+)`")
 _NAME = re.compile(r"(?!.*\b[A-Z]+\b)[\w./-]+\.py")
 """The path of a module, or its end; words in capitals are placeholders."""
+_TYPE = re.compile(r"`([A-Z]\w+)`(?: \(| in | \| )`(\S+\.py)`")
+"""A type and its file: in brackets, after "in", or in the next cell of a table."""
 _OTHERS = {
     "_event_manager.py",
     "conversation_params.py",
@@ -83,3 +86,19 @@ def test_every_file_that_a_page_names_exists(page: str, files: list[str]) -> Non
         names = {word for word in code if _NAME.fullmatch(word)} - _OTHERS
         missing += [name for name in names if not names_one(name, code, files)]
     assert not missing
+
+
+def test_every_type_of_the_architecture_is_in_its_file(files: list[str]) -> None:
+    missing: list[str] = []
+    for name, file in _TYPE.findall(ARCHITECTURE.read_text()):
+        texts = [(ROOT / path).read_text() for path in files if ends_with(path, file)]
+        if not any(re.search(rf"^class {name}\b", text, re.MULTILINE) for text in texts):
+            missing.append(f"{name}: {file}")
+    assert not missing
+
+
+def test_architecture_has_ten_types_of_each_stage() -> None:
+    _, types = ARCHITECTURE.read_text().split("## The forty types\n")
+    tables = types.split("\n## ")[0].split("\n### ")[1:]
+    counts = {table.partition("\n")[0]: len(_TYPE.findall(table)) for table in tables}
+    assert counts == dict.fromkeys(("Frontend", "Preprocessor", "Worker", "Parser"), 10)
