@@ -31,7 +31,13 @@ UNCOUNTED_BYTES = MIB
 """Smaller bodies do not wait for the memory that larger ones hold."""
 _PIECE_BYTES = MIB
 _MAX_MEMBERS = 4096
-"""Limit of a gzip body's members. Parallel compressors write one for each 64 KiB or more."""
+"""Limit of a body's gzip members or zstd frames. Parallel compressors write one for each 64 KiB or
+more."""
+_SKIPPABLE_FRAME = b"\x2a\x4d\x18"
+"""The second to fourth byte of a zstd frame without content."""
+_RLE_BLOCK = 1
+"""The type of a zstd block that repeats one byte."""
+_CUT_OFF = "unexpected end of data"
 
 _INVALID = "request_body_encoding_invalid"
 _UNSUPPORTED = "request_body_encoding_unsupported"
@@ -173,7 +179,7 @@ def _inflate(body: bytes, start: int, limit: int, window_bits: int) -> tuple[byt
     while len(plain) < limit and not inflater.eof:
         if not piece:
             if read == len(body):
-                raise EOFError("unexpected end of data")
+                raise EOFError(_CUT_OFF)
             # In pieces, because zlib copies all input after the end of a member: with many small
             # members, the whole rest each time.
             piece = bytes(source[read : read + THREAD_FROM_BYTES])
@@ -184,14 +190,52 @@ def _inflate(body: bytes, start: int, limit: int, window_bits: int) -> tuple[byt
 
 
 def _zstd(body: bytes, limit: int) -> bytes:
-    content_size = zstandard.frame_content_size(body)
     plain = bytearray()
-    with zstandard.ZstdDecompressor().stream_reader(body) as reader:
+    with zstandard.ZstdDecompressor().stream_reader(body, read_across_frames=True) as reader:
         while piece := reader.read(min(_PIECE_BYTES, limit - len(plain))):
             plain += piece
-    if len(plain) < min(limit, content_size):
-        raise EOFError("unexpected end of data")
+    if len(plain) < limit:
+        _check_zstd_end(body)
     return bytes(plain)
+
+
+def _check_zstd_end(body: bytes) -> None:
+    """Raises EOFError or ZstdError if the last frame is cut off, which the reader does not report.
+    Its frames are otherwise correct."""
+    end = 0
+    for _ in range(_MAX_MEMBERS):
+        end = _zstd_frame_end(body, end)
+        if end == len(body):
+            return
+    raise EOFError(f"more than {_MAX_MEMBERS} frames")
+
+
+def _zstd_frame_end(body: bytes, start: int) -> int:
+    """Returns where a frame ends (RFC 8878, 3.1). Raises EOFError or ZstdError beyond the end."""
+    if body[start + 1 : start + 4] == _SKIPPABLE_FRAME:
+        end = start + 8 + int.from_bytes(body[start + 4 : start + 8], "little")
+    else:
+        header = memoryview(body)[start:]
+        end = _zstd_last_block_end(body, start + zstandard.frame_header_size(header))
+        if zstandard.get_frame_parameters(header).has_checksum:
+            end += 4
+    if end > len(body):
+        raise EOFError(_CUT_OFF)
+    return end
+
+
+def _zstd_last_block_end(body: bytes, start: int) -> int:
+    """Returns where the last block of a frame ends. `start`: of its first block."""
+    end = start
+    is_last = False
+    while not is_last:
+        if end + 3 > len(body):
+            raise EOFError(_CUT_OFF)
+        header = int.from_bytes(body[end : end + 3], "little")
+        is_last = bool(header & 1)
+        is_one_byte = header >> 1 & 3 == _RLE_BLOCK
+        end += 3 + (1 if is_one_byte else header >> 3)
+    return end
 
 
 def _brotli(body: bytes, limit: int) -> bytes:
@@ -200,7 +244,7 @@ def _brotli(body: bytes, limit: int) -> bytes:
     while len(plain) < limit and not decoder.can_accept_more_data():
         plain += decoder.process(b"", output_buffer_limit=limit - len(plain))
     if len(plain) < limit and not decoder.is_finished():
-        raise EOFError("unexpected end of data")
+        raise EOFError(_CUT_OFF)
     return plain
 
 

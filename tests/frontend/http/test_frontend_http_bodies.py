@@ -13,6 +13,8 @@ from collections.abc import AsyncIterator, Callable
 import brotli
 import pytest
 import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
 
 from schemas.errors import Invalid, TooLarge
 from services.frontend.app import BODIES_HELD
@@ -37,12 +39,25 @@ def zstd_of_unknown_size(body: bytes) -> bytes:
     return zstandard.ZstdCompressor(write_content_size=False).compress(body)
 
 
+def zstd_with_checksum(body: bytes) -> bytes:
+    return zstandard.ZstdCompressor(write_checksum=True).compress(body)
+
+
+def zstd_stream(body: bytes) -> bytes:
+    """Two blocks, and no content size."""
+    stream = zstandard.ZstdCompressor().compressobj()
+    first = stream.compress(body[:9]) + stream.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK)
+    return first + stream.compress(body[9:]) + stream.flush()
+
+
 ENCODERS: dict[str, Callable[[bytes], bytes]] = {
     "gzip": gzip.compress,
     "deflate": zlib.compress,
     "deflate without a header": raw_deflate,
     "zstd": zstandard.compress,
     "zstd of unknown size": zstd_of_unknown_size,
+    "zstd with a checksum": zstd_with_checksum,
+    "zstd as a stream": zstd_stream,
     "br": brotli.compress,
 }
 """The first word is the encoding."""
@@ -85,6 +100,52 @@ def test_gzip_body_may_have_several_members() -> None:
         decode(gzip.compress(b" " * LIMIT) + gzip.compress(b" "), "gzip", LIMIT)
 
 
+SKIPPABLE = bytes.fromhex("5a2a4d18 03000000") + b"abc"
+
+
+def test_zstd_body_may_have_several_frames() -> None:
+    frames = [
+        *map(zstandard.compress, (b"a", b"", b"b" * 4_000)),
+        SKIPPABLE,
+        zstd_stream(b"c" * 40),
+    ]
+    plain = b"a" + b"b" * 4_000 + b"c" * 40
+    assert decode(b"".join(frames), "zstd", LIMIT) == plain
+    assert decode(b"".join(frames[::-1]), "zstd", LIMIT) == plain[::-1]
+    with pytest.raises(TooLarge):
+        decode(zstd_stream(b" " * LIMIT) + zstd_stream(b" "), "zstd", LIMIT)
+
+
+BODIES = st.binary(max_size=300) | st.text("ab", max_size=300).map(str.encode)
+
+
+@for_each(ENCODERS)
+@given(st.data())
+def test_truncated_body_is_refused(name: str, data: st.DataObject) -> None:
+    """Unless it is cut between members or frames."""
+    encoding, encode = name.split(maxsplit=1)[0], ENCODERS[name]
+    most = 3 if encoding in ("gzip", "zstd") else 1
+    pieces = [encode(piece) for piece in data.draw(st.lists(BODIES, min_size=1, max_size=most))]
+    whole = {sum(map(len, pieces[:count])) for count in range(1, len(pieces))}
+    body = b"".join(pieces)
+    decode(body, encoding, LIMIT)
+    for end in {*range(len(body))} - whole:
+        with pytest.raises(Invalid, match=f"not valid {encoding}") as caught:
+            decode(body[:end], encoding, LIMIT)
+        assert caught.value.info.code == "request_body_encoding_invalid"
+
+
+@for_each(ENCODERS)
+def test_large_truncated_body_is_refused(name: str) -> None:
+    """Of several blocks, each with a size of its own."""
+    encoding, encode = name.split(maxsplit=1)[0], ENCODERS[name]
+    draw = random.Random(5)
+    body = encode(draw.randbytes(140_000) + b" " * 140_000)
+    for end in (*draw.sample(range(len(body)), 20), *range(len(body) - 12, len(body))):
+        with pytest.raises(Invalid, match=f"not valid {encoding}"):
+            decode(body[:end], encoding, 1_000_000)
+
+
 GZIPPED = gzip.compress(BODY)
 LARGE_WINDOW = bytes.fromhex("28b52ffd") + b"\xe0" + b"\xff" * 8 + b"\x01\x00\x00"
 
@@ -96,6 +157,9 @@ WRONG: dict[str, tuple[bytes, str]] = {
     "gzip of 5000 members": (gzip.compress(b"") * 5000, "members"),
     "deflate and more": (zlib.compress(BODY) + b"junk", "data after the end"),
     "zstd that is cut": (zstandard.compress(BODY)[:-9], "not valid zstd"),
+    "zstd of nothing": (b"", "not valid zstd"),
+    "zstd and more": (zstandard.compress(BODY) + b"junk", "not valid zstd"),
+    "zstd of 5000 frames": (zstandard.compress(b"") * 5000, "more than 4096 frames"),
     "zstd with a large window": (LARGE_WINDOW, "not valid zstd"),
     "br that is cut": (brotli.compress(BODY)[:-9], "not valid br"),
 }
