@@ -12,10 +12,9 @@ A prompt uses it in three steps, and is rendered after the first:
 
 from typing import ClassVar
 
-from msgspec.structs import replace
 from typing_extensions import override
 
-from schemas.conversation import Conversation, Unseal, opens_nothing
+from schemas.conversation import Conversation, ToolSpec, Unseal, opens_nothing
 from schemas.ledger import LedgerEntry
 from services.ledger.lookup.choice import choose
 from services.ledger.lookup.match import MatchedHistory, Outcome
@@ -26,7 +25,6 @@ from services.ledger.prompt.model import LedgerModel
 from services.ledger.prompt.prompts import EncodedPrompt, RenderedPrompt
 from services.ledger.turns.chain import Chain, ChainCache
 from services.ledger.turns.turn_reader import TurnReader
-from services.templates.tools import PromptTools
 from services.tokenization.encoder import Encoder
 
 
@@ -41,10 +39,11 @@ class Ledger:
         self._encoder = encoder
 
     def look_up(
-        self, conversation: Conversation, tools: PromptTools, unseal: Unseal = opens_nothing
+        self, conversation: Conversation, tools: list[ToolSpec], unseal: Unseal = opens_nothing
     ) -> MatchedHistory:
-        """Looks up the turns of a conversation, which has no preamble. `tools`: its own."""
-        return MatchedHistory(conversation, Chain([], b""), [], tools=tools)
+        """Looks up the turns of a conversation, which has no preamble. `tools`: as the model
+        sees them."""
+        return MatchedHistory(conversation, Chain([], b""), [])
 
     def encode(self, history: MatchedHistory, rendered: RenderedPrompt) -> EncodedPrompt:
         """The ids of a prompt. `history`: that of `look_up`; `rendered`: the same, restored."""
@@ -76,13 +75,12 @@ class TurnLedger(Ledger):
 
     @override
     def look_up(
-        self, conversation: Conversation, tools: PromptTools, unseal: Unseal = opens_nothing
+        self, conversation: Conversation, tools: list[ToolSpec], unseal: Unseal = opens_nothing
     ) -> MatchedHistory:
         with_reasoning = conversation.thinking.history != "drop"
-        restorer = Restorer(self.reader, tools.specs, unseal, with_reasoning=with_reasoning)
+        restorer = Restorer(self.reader, tools, unseal, with_reasoning=with_reasoning)
         chain = self.chain_of(conversation)
-        history = choose(conversation, chain, self.entries, restorer, unseal)
-        return replace(history, tools=tools)
+        return choose(conversation, chain, self.entries, restorer, unseal)
 
     @override
     def encode(self, history: MatchedHistory, rendered: RenderedPrompt) -> EncodedPrompt:

@@ -74,10 +74,10 @@ class Preparation:
 
         unseal = self._unseal(conversation)
         prompts = self._prompts
-        history = await run(seconds, prompts.start, conversation, unseal, on_step)
-        if await self._ledger.fetch(history.missing):
-            history = await run(seconds, prompts.start, conversation, unseal, on_step)
-        return await run(seconds, prompts.finish, history, unseal, on_step)
+        started = await run(seconds, prompts.start, conversation, unseal, on_step)
+        if await self._ledger.fetch(started.history.missing):
+            started = await run(seconds, prompts.start, conversation, unseal, on_step)
+        return await run(seconds, prompts.finish, started)
 
     def make_prompt_here(self, conversation: Conversation) -> Prompt:
         """The prompt of a conversation, without fetching turns from the bucket. For the threads of

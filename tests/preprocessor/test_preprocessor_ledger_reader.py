@@ -20,7 +20,6 @@ from services.runtime.config.stages import PreprocessorConfig
 from services.runtime.process import Process
 from services.runtime.storage.kv import Bucket, BucketConfig
 from services.runtime.storage.seal import Sealer
-from services.templates.tools import PromptTools
 from tests.kit.conversations import assistant
 from tests.kit.ledger_turns import ANSWER, MORE, QUESTION, SIGNER, Alike, Session, started
 from tests.kit.processes import MakeProcess, make_bucket
@@ -58,7 +57,7 @@ def conversation(*, thought: str | None = None, session: str | None = None) -> C
 
 
 def looked_up(reader: BusLedgerReader, conversation: Conversation) -> MatchedHistory:
-    return reader.ledger.look_up(conversation, PromptTools())
+    return reader.ledger.look_up(conversation, [])
 
 
 def restored(reader: BusLedgerReader, conversation: Conversation) -> Sequence[str]:

@@ -9,7 +9,6 @@ from msgspec.structs import replace
 from schemas.conversation import Conversation, Message
 from services.ledger.turns.chain import Chain, SentTurn
 from services.ledger.turns.turn import Turn
-from services.templates.tools import PromptTools
 
 
 class Outcome(StrEnum):
@@ -55,8 +54,6 @@ class MatchedHistory(Struct, frozen=True):
     missing: Sequence[bytes] = ()
     """Keys for which the store may lack the right entry, oldest first. If some are added, the
     history is looked up again."""
-    tools: PromptTools = PromptTools()
-    """The conversation's tools, for its prompt."""
 
     @property
     def open_turn(self) -> SentTurn | None:

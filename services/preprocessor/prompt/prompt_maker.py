@@ -1,4 +1,5 @@
-"""Makes the prompt of a conversation in four steps. CPU-bound; pure, but for a cache of tools.
+"""Makes the prompt of a conversation in four steps. CPU-bound; pure, but for the ledger, which gets
+turns at any time, and a cache of tools.
 
 | half     | step      | file                               | result                               |
 |----------|-----------|------------------------------------|--------------------------------------|
@@ -32,6 +33,7 @@ from services.preprocessor.prompt.normalize import normalize
 from services.preprocessor.prompt.prompt_images import place_images
 from services.preprocessor.prompt.prompt_tools import PromptToolCache
 from services.preprocessor.prompt.render import render
+from services.templates.tools import PromptTools
 from services.tokenization.segments import TokenIds
 
 OnStep: TypeAlias = Callable[[Literal["normalize", "restore", "render", "encode"]], None]
@@ -42,6 +44,15 @@ _TOO_DEEP = "a tool's schema, a call's arguments or a template variable is neste
 
 def no_step(name: str) -> None:
     """An `OnStep` that does nothing."""
+
+
+class StartedPrompt(Struct, frozen=True):
+    """The result of the first half, and what both halves use."""
+
+    history: MatchedHistory
+    tools: PromptTools
+    unseal: Unseal
+    on_step: OnStep
 
 
 class Prompt(Struct, frozen=True, kw_only=True):
@@ -92,12 +103,12 @@ class PromptMaker:
         Raises Invalid where the conversation, a tool choice or a template variable cannot be
         served.
         """
-        return self.finish(self.start(conversation, unseal), unseal)
+        return self.finish(self.start(conversation, unseal))
 
     @_deep_nesting_is_invalid()
     def start(
         self, conversation: Conversation, unseal: Unseal, on_step: OnStep = no_step
-    ) -> MatchedHistory:
+    ) -> StartedPrompt:
         """The first half: the conversation that the model sees, and its turns in the ledger. Raises
         as `make`."""
         on_step("normalize")
@@ -106,15 +117,17 @@ class PromptMaker:
 
         if self._ledger.has_turns:
             on_step("restore")
-        return self._ledger.look_up(normalized, tools, unseal)
+        history = self._ledger.look_up(normalized, tools.specs, unseal)
+        return StartedPrompt(history, tools, unseal, on_step)
 
     @_deep_nesting_is_invalid()
-    def finish(self, history: MatchedHistory, unseal: Unseal, on_step: OnStep = no_step) -> Prompt:
+    def finish(self, started: StartedPrompt) -> Prompt:
         """The second half: the prompt. Raises as `make`."""
-        on_step("render")
-        rendered = render(history.restored(), self._setup, history.tools, unseal)
+        history = started.history
+        started.on_step("render")
+        rendered = render(history.restored(), self._setup, started.tools, started.unseal)
 
-        on_step("encode")
+        started.on_step("encode")
         encoded = self._ledger.encode(history, rendered)
         images = place_images(encoded.ids, rendered.images)
         return Prompt(rendered=rendered, encoded=encoded, images=images)
