@@ -115,6 +115,13 @@ class EngineRequests:
         first = msgspec.structs.replace(plan.first, id=f"{plan.first.id}.w{version}")
         return msgspec.structs.replace(plan, first=first)
 
+    def record_opened(self, plan: DecodingPlan, now: float) -> None:
+        """Records that the engine has opened a turn, and retains its prompt if that was planned.
+        `now`: the loop's time."""
+        if plan.first.retain_s:
+            tokens = len(plan.first.token_ids)
+            self._retention.record(plan.request, tokens, plan.blocks.cached or 0, now)
+
     def rest(
         self, first: EngineRequest, output: Sequence[int], counter: ThoughtCounter
     ) -> EngineRequest:

@@ -39,28 +39,31 @@ class RetentionQuota:
         """The prompts by tenant and session, or turn with another prompt."""
 
     def seconds(self, request: GenerateRequest, tokens: int, cached: int, now: float) -> int:
-        """Returns for how many seconds the turn's prompt is retained; 0 if that is not requested,
-        or its tenant or all tenants together retain too much. `tokens`: the prompt's; `cached`:
-        those in the cache; `now`: the loop's time."""
+        """Returns for how many seconds the turn's prompt may be retained; 0 if that is not
+        requested, or its tenant or all tenants together would retain too much. `tokens`: the
+        prompt's; `cached`: those in the cache; `now`: the loop's time."""
         if not request.retain_s:
             return 0
-        self._retained = {
-            name: prompt for name, prompt in self._retained.items() if prompt.until > now
-        }
+        retained = self._retained_with(request, tokens, cached, now)
+        return request.retain_s if self._has_room(retained, request.tenant) else 0
 
+    def record(self, request: GenerateRequest, tokens: int, cached: int, now: float) -> None:
+        """Records that the engine retains the turn's prompt. Parameters as of `seconds`."""
+        self._retained = self._retained_with(request, tokens, cached, now)
+
+    def _retained_with(
+        self, request: GenerateRequest, tokens: int, cached: int, now: float
+    ) -> dict[tuple[str, str], _Retained]:
+        """Returns the prompts that are retained with the turn's."""
+        retained = {name: prompt for name, prompt in self._retained.items() if prompt.until > now}
         name = (request.tenant, request.session)
-        earlier = self._retained.get(name, _Retained(now, 0))
+        earlier = retained.get(name, _Retained(now, 0))
         if cached < earlier.tokens - SLACK:  # another prompt than the session's
             name = (request.tenant, request.turn)
             earlier = _Retained(now, 0)
             tokens -= cached
         until = max(earlier.until, now + request.retain_s)
-        retained = {**self._retained, name: _Retained(until, max(earlier.tokens, tokens))}
-
-        if not self._has_room(retained, request.tenant):
-            return 0
-        self._retained = retained
-        return request.retain_s
+        return {**retained, name: _Retained(until, max(earlier.tokens, tokens))}
 
     def _has_room(self, retained: dict[tuple[str, str], _Retained], tenant: str) -> bool:
         """Returns whether a tenant and all together stay within their shares."""

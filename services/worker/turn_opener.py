@@ -67,6 +67,7 @@ class TurnOpener:
         """Has the engine compute a prompt that no turn has requested yet. Raises as
         `Engine.open`."""
         self._engine.open(plan.first, PrefillSink(plan.request.turn, self._observer))
+        self._requests.record_opened(plan, self._loop.time())
         self._kv.record_prompt(plan.blocks)
 
     def open_waiting_again(self) -> None:
@@ -111,6 +112,7 @@ class TurnOpener:
             decoding.handle = self._engine.open(plan.first, sink)
         except EngineDied as death:
             raise errors.Unavailable("this worker is going away") from death
+        self._requests.record_opened(plan, self._loop.time())
 
     @property
     def holds_help(self) -> bool:

@@ -19,6 +19,14 @@ def asked(tenant: str, session: str, retain_s: int, turn: str = "t") -> Generate
     return GenerateRequest(turn, 1, "m", b"", "p", "f", Sampling(), [], Raw(b"{}"), **own)
 
 
+def retained_s(quota: RetentionQuota, request: GenerateRequest, *prompt: Any) -> int:
+    """The seconds for which a turn's prompt is retained when the engine opens the turn."""
+    seconds = quota.seconds(request, *prompt)
+    if seconds:
+        quota.record(request, *prompt)
+    return seconds
+
+
 TENANTS = "abcdefgh"
 TURNS = st.tuples(
     st.sampled_from(TENANTS),
@@ -40,7 +48,8 @@ def test_neither_a_tenant_nor_all_together_retain_more_than_their_share(
     computed: list[tuple[str, float, int]] = []
     for number, (tenant, session, retain_s, tokens, pause, share) in enumerate(turns):
         now, held = now + pause, int(tokens * share)
-        seconds = quota.seconds(asked(tenant, session, retain_s, f"t{number}"), tokens, held, now)
+        request = asked(tenant, session, retain_s, f"t{number}")
+        seconds = retained_s(quota, request, tokens, held, now)
         assert seconds in (0, retain_s)
         if seconds:
             computed.append((tenant, now + seconds, tokens - held))
@@ -58,15 +67,15 @@ def test_tenants_do_not_take_from_each_other(
 ) -> None:
     quota = RetentionQuota(CAPACITY)
     for _, session, retain_s, count, _, share in turns:
-        quota.seconds(asked("a", session, retain_s), count, int(count * share), 0.0)
-    assert quota.seconds(asked("b", "1", 300), tokens, 0, 0.0) == 300
+        retained_s(quota, asked("a", session, retain_s), count, int(count * share), 0.0)
+    assert retained_s(quota, asked("b", "1", 300), tokens, 0, 0.0) == 300
 
 
 def test_a_session_that_grows_counts_once() -> None:
     quota = RetentionQuota(CAPACITY)
     for tokens in range(1000, 25_000, 1000):
-        assert quota.seconds(asked("", "s", 300), tokens, tokens - 1000, 0.0) == 300
-    assert quota.seconds(asked("", "other", 300), 5000, 0, 0.0) == 0
-    assert quota.seconds(asked("", "other", 300), 5000, 0, 301.0) == 300
+        assert retained_s(quota, asked("", "s", 300), tokens, tokens - 1000, 0.0) == 300
+    assert retained_s(quota, asked("", "other", 300), 5000, 0, 0.0) == 0
+    assert retained_s(quota, asked("", "other", 300), 5000, 0, 301.0) == 300
     unknown = RetentionQuota(None)
-    assert unknown.seconds(asked("", "s", 300), 1, 0, 0.0) == 0
+    assert retained_s(unknown, asked("", "s", 300), 1, 0, 0.0) == 0

@@ -2,11 +2,13 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
+from typing import Any
 
 import msgspec
 from prometheus_client import generate_latest
 
-from schemas.errors import ErrorKind
+from schemas.conversation import Sampling
+from schemas.errors import ErrorKind, Invalid
 from schemas.events import FinishReason
 from services.worker.engine import EngineDelta
 from services.worker.kv.events import BlocksStored, GroupStored, KvEvent, LayerGroup
@@ -93,3 +95,25 @@ async def test_prompts_are_retained_within_their_tenants_share(idle: HeldTrial) 
         await idle.generate(turn, None, tenant=tenant, session=session, retain_s=300)
     retained = [(one.session, one.retain_s) for one in idle.engine.requests]
     assert retained == [("s", 300), ("r", 0), ("s", 300)]
+
+
+async def test_refused_turns_retain_nothing(idle: HeldTrial) -> None:
+    """By the worker's checks, by the engine, and because the worker is busy."""
+    idle.engine.features |= {"retention"}
+    info = msgspec.structs.replace(await idle.engine.start(), kv_tokens=5 * MIN_TOKENS)
+    await idle.start(idle.engine, info)
+
+    async def generate(session: str, **more: Any) -> bool:
+        fields = {"tenant": "a", "session": session, "retain_s": 300, **more}
+        return (await idle.generate(session, None, **fields)).error is None
+
+    assert not await generate("unchecked", sampling=Sampling(max_tokens=10, min_p=0.1))
+    idle.engine.refuses = Invalid("no")
+    assert not await generate("refused")
+    idle.engine.refuses = None
+    assert await generate("plain", retain_s=0)
+    assert not await generate("prefill", parser="")
+    assert await generate("opened")
+    assert await generate("over the share")
+    retained = [(one.session, one.retain_s) for one in idle.engine.requests]
+    assert retained[1:] == [("plain", 0), ("opened", 300), ("over the share", 0)]
