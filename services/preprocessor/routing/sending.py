@@ -3,8 +3,8 @@
 | step   | file                                   | result                                      |
 |--------|----------------------------------------|---------------------------------------------|
 | hold   | `holding.py`, with the rules of        | the workers, best first, once the best one  |
-|        | `leads.py`; it ranks them by           | computes nothing that is worth waiting for  |
-|        | `placement.py` after each wait         |                                             |
+|        | `leads.py`; ranks them by              | computes nothing that is worth waiting for  |
+|        | `placement.py`, again after each wait  |                                             |
 | assign | `placement.py`                         | the turn counts at the worker and at a      |
 |        |                                        | parser shard, which the request names       |
 | offer  | `worker_links.py`                      | the worker's reply                          |
