@@ -89,8 +89,8 @@ def _deep_nesting_is_invalid() -> Iterator[None]:
 
 
 class PromptMaker:
-    """Makes the prompts of one model. For any thread. Each half may run again, so it counts, logs
-    and keeps nothing."""
+    """Makes the prompts of one model. For any thread. Each half may run again, so it neither counts
+    nor logs, and changes nothing but caches."""
 
     def __init__(self, setup: ModelSetup, ledger: Ledger) -> None:
         self._setup = setup
