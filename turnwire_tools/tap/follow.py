@@ -37,7 +37,7 @@ async def follow(
     *,
     on_listening: OnListening = _nothing,
 ) -> int:
-    """Passes messages to `take` until it is cancelled or stdout's reader ends (status 0), or the
+    """Passes messages to `handle` until it is cancelled or stdout's reader ends (status 0), or the
     bus is lost or the disk is full (1). `on_listening` is called once every message arrives. Raises
     as `observing`, and what `on_listening` raises."""
     ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()

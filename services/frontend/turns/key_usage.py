@@ -48,7 +48,7 @@ class KeyUsage(Collector):
         """The answers of other frontends, by the id of the request."""
 
     def count(self, tenant: str | None, model: str, usage: Usage) -> None:
-        """Counts a turn. `tenant`: the holder of the key; None without keys."""
+        """Counts an answer. `tenant`: the holder of the key; None without keys."""
         self._used.setdefault(tenant, defaultdict(Counter))[model].update(
             turns=1,
             prompt_tokens=usage.prompt,

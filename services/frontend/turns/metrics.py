@@ -135,7 +135,7 @@ class FrontendMetrics:
         return metrics
 
     def count_refusal(self, dialect: str, outcome: str) -> None:
-        """Counts a request for an unknown model."""
+        """Counts a request that is refused before its model is known."""
         self.requests.labels("", dialect, outcome).inc()
 
     def _counter(self, name: str, text: str) -> Counter:
