@@ -219,7 +219,8 @@ class Process:
         self.log.info("process.health", url=f"http://{config.metrics_host}:{port}")
 
     async def _drain(self) -> None:
-        """Lets the service drain, until the grace is over or a second signal comes."""
+        """Lets the service drain, until the grace is over, a second signal comes or the process
+        fails."""
         self.heartbeats.draining = True
         self.heartbeats.send()
         self.log.info("process.draining", grace_s=self.config.drain_s)
@@ -235,7 +236,9 @@ class Process:
             if draining in done:
                 draining.result()
             else:
-                reason = "second signal" if stopped in done else "grace is over"
+                reason = "grace is over"
+                if stopped in done:
+                    reason = "second signal" if self.failure is None else "failure"
                 self.log.warning("process.drain_cut", reason=reason)
         finally:
             draining.cancel()

@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+import structlog
 
 from schemas.control import Heartbeat
 from schemas.errors import EngineFailed
@@ -19,11 +20,12 @@ class Endless(Service):
         await asyncio.Event().wait()
 
 
-@pytest.mark.parametrize("how", ["done", "grace", "signal"])
-async def test_a_drain_ends_when_it_is_done_when_the_grace_is_over_or_at_a_second_signal(
+@pytest.mark.parametrize("how", ["done", "grace", "signal", "failure"])
+async def test_a_drain_ends_when_it_is_done_or_cut_short(
     make_process: MakeProcess, how: str
 ) -> None:
     process = await make_process("worker", "w", drain_s=0.2 if how == "grace" else 30.0)
+    process.log = structlog.get_logger()
     last_turn, draining, cut = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     class LastTurn(Service):
@@ -36,16 +38,23 @@ async def test_a_drain_ends_when_it_is_done_when_the_grace_is_over_or_at_a_secon
                 raise
 
     process.serve(LastTurn())
-    running = asyncio.create_task(process.run())
-    await ready(process)
-    process.stop()
-    await draining.wait()
-    if how == "done":
-        last_turn.set()
-    elif how == "signal":
+    with structlog.testing.capture_logs() as log:
+        running = asyncio.create_task(process.run())
+        await ready(process)
         process.stop()
-    await asyncio.wait_for(running, LIMIT_S)
+        await draining.wait()
+        if how == "done":
+            last_turn.set()
+        elif how == "signal":
+            process.stop()
+        elif how == "failure":
+            process.stop("the engine died")
+        await asyncio.wait({running}, timeout=LIMIT_S)
+    assert isinstance(running.exception(), EngineFailed) == (how == "failure")
     assert cut.is_set() == (how != "done"), "what drains can still end its turns"
+    reasons = {"grace": ["grace is over"], "signal": ["second signal"], "failure": ["failure"]}
+    cuts = [line["reason"] for line in log if line["event"] == "process.drain_cut"]
+    assert cuts == reasons.get(how, [])
 
 
 @pytest.mark.parametrize("place", ["stop", "handler", "callback"])
