@@ -218,6 +218,7 @@ class EngineState(Struct, frozen=True):
     worker: str = field(name="id")
     weights_version: int = 0
     paused: bool = False
+    """Whether Turnwire or others have paused its engine."""
     error: ErrorInfo | None = None
     """Why the worker did not do it."""
 

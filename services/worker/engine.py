@@ -242,6 +242,11 @@ class UpdatableEngine(Engine):
     def weights_version(self) -> int:
         """The number of the current weights; 0: those of the start."""
 
+    @property
+    def is_paused_elsewhere(self) -> bool:
+        """Whether others have paused the engine, as far as is known."""
+        return False
+
     @abstractmethod
     async def pause(self, *, abort: bool) -> None:
         """Returns when no step runs, and none will before `resume`. `abort`: open turns fail with

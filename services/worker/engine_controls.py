@@ -74,13 +74,14 @@ class EngineControls:
             self._process.log.exception("worker.control_failed", action=control.action)
             text = f"the {self._name} engine failed: {type(failure).__name__}: {failure}"
             error = EngineFailed(text).info
+        paused = self._paused or engine.is_paused_elsewhere
         self._process.log.info(
             "worker.controlled",
             weights_version=engine.weights_version,
-            paused=self._paused,
+            paused=paused,
             error=error.message if error else None,
         )
-        return EngineState(worker, engine.weights_version, self._paused, error)
+        return EngineState(worker, engine.weights_version, paused, error)
 
     async def _apply(self, control: EngineControl, engine: UpdatableEngine) -> None:
         """Raises the engine's errors, and Invalid for weights that it may not load."""

@@ -267,7 +267,7 @@ async def test_update_leaves_a_server_paused_that_somebody_else_has_paused(
     fleet.server.engine.gate.clear()
     for version in (1, 2):
         state = await control("weights", source=str(version), version=version)
-        assert (state.weights_version, state.error) == (version, None)
+        assert (state.weights_version, state.paused, state.error) == (version, True, None)
         assert stopped.paused
     waiting = asyncio.create_task(run(engine, request("later")))
     await asyncio.sleep(4 * SHORT_S)
@@ -276,10 +276,10 @@ async def test_update_leaves_a_server_paused_that_somebody_else_has_paused(
     fleet.server.engine.gate.set()
     assert set(versions_of(await waiting)) == {2}
 
-    await control("weights", source="3", version=3)
+    assert not (await control("weights", source="3", version=3)).paused
     assert not stopped.paused
     stopped.paused = True
-    await control("resume")
+    assert not (await control("resume")).paused
     assert not stopped.paused, "an operator resumes it, whoever has paused it"
 
 

@@ -169,6 +169,11 @@ class RemoteEngine(UpdatableEngine):
     def weights_version(self) -> int:
         return self._weights.version
 
+    @property
+    @override
+    def is_paused_elsewhere(self) -> bool:
+        return self._weights.is_paused_elsewhere
+
     @override
     async def pause(self, *, abort: bool) -> None:
         await self._weights.pause(abort=abort)

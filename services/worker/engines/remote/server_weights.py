@@ -61,6 +61,11 @@ class ServerWeights:
         await self._pause.until_resumed()
         return TurnWeights(self)
 
+    @property
+    def is_paused_elsewhere(self) -> bool:
+        """Whether others have paused the server, as far as is known."""
+        return self._pause.is_elsewhere
+
     async def pause(self, *, abort: bool) -> None:
         """Pauses the server (`UpdatableEngine.pause`)."""
         self._require_routes()
