@@ -4,8 +4,6 @@ turn, each in one place."""
 from time import perf_counter, time_ns
 from typing import Final
 
-from typing_extensions import override
-
 from schemas.control import AGENT_TOKENS, ModelCard, ToolWeight
 from schemas.errors import ErrorInfo, TurnwireError, as_turnwire_error
 from schemas.requests import TurnRequest
@@ -62,142 +60,105 @@ class PreprocessorObserver:
 
     def observe_attempt(self, request: TurnRequest) -> "AttemptObserver":
         """Begins to observe an attempt at a turn, which arrives now."""
-        scope = self.process.scope(request.trace)
-        if scope is NO_SCOPE:
-            return AttemptObserver(self, request)
-        return TracedAttempt(self, request, scope)
+        return AttemptObserver(self, request, self.process.scope(request.trace))
 
 
 class AttemptObserver:
-    """Records one attempt at a turn, from its arrival to the worker that takes it."""
+    """Records one attempt at a turn, from its arrival to the worker that takes it: metrics, log
+    lines, a span of its preparation, with the steps, and one of its placement."""
 
-    def __init__(self, preprocessor: PreprocessorObserver, request: TurnRequest) -> None:
+    def __init__(
+        self, preprocessor: PreprocessorObserver, request: TurnRequest, scope: Scope
+    ) -> None:
         self._preprocessor = preprocessor
-        self._turn = request.turn
-        self._client = (request.conversation.client.user_agent or "").partition(" ")[0]
+        self._request = request
         self._since = perf_counter()  # the loop's time has milliseconds
         """When the present step began."""
+        self._scope = scope
+        self._span = "prepare"
+        """The present span."""
+        self._started = time_ns()
+        self._events: list[tuple[str, int, Attributes]] = []
+        """Steps of the preparation; refusals of the placement."""
+        self._hold: Attributes = {}
 
     def step(self, name: str) -> None:
-        """Notes a step of the prompt (`OnStep`), on any thread."""
+        """Notes a step of the prompt (`OnStep`), on any thread. A repeated step replaces its first
+        time and the steps after it."""
+        if self._scope is NO_SCOPE:
+            return
+        name = _EVENTS.get(name, name)
+        names = [noted for noted, _, _ in self._events]
+        if name in names:
+            del self._events[names.index(name) :]
+        # Events: as spans, they would be a quarter of what tracing costs.
+        self._events.append((name, time_ns(), {}))
 
     def prompt_made(self, prompt: Prompt) -> None:
         """Notes that the prompt is made; from now on the turn is placed."""
         now = perf_counter()
-        self._preprocessor.prepare_s.observe(now - self._since)
+        preprocessor = self._preprocessor
+        preprocessor.prepare_s.observe(now - self._since)
         self._since = now
-        self._preprocessor.ledger.count(prompt.encoded)
+        preprocessor.ledger.count(prompt.encoded)
         tokens = prompt.rendered.tools.tokens
         if tokens:
-            weight = ToolWeight(tokens, len(prompt.ids), self._client)
-            self._preprocessor.tools.note(weight, now)
+            agent = self._request.conversation.client.user_agent or ""
+            weight = ToolWeight(tokens, len(prompt.ids), agent.partition(" ")[0])
+            preprocessor.tools.note(weight, now)
+
+        if self._scope is not NO_SCOPE:
+            self._record_span(_prompt_details(prompt))
+        self._span = "place"
+        self._started = time_ns()
+        self._events = []
 
     def held(self, turn: str, seconds: float) -> None:
         """Notes that the turn waited until another one had computed the beginning of its prompt."""
         self._preprocessor.held_s.observe(seconds)
         self._preprocessor.log.info(
-            "preprocessor.held", turn=self._turn, held_for=turn, held_s=seconds
+            "preprocessor.held", turn=self._request.turn, held_for=turn, held_s=seconds
         )
+        self._hold = {"turnwire.held_for": turn, "turnwire.held_s": seconds}
 
     def refused(self, worker: str, error: ErrorInfo) -> None:
         """Notes that a worker did not take the turn."""
+        details = {"turnwire.worker": worker, "error.type": error.kind}
+        self._events.append(("turnwire.refused", time_ns(), details))
 
     def placed(self, worker: str, parser: str) -> None:
         """Notes that a worker has the turn."""
         self._preprocessor.place_s.observe(perf_counter() - self._since)
+        if self._scope is not NO_SCOPE:
+            self._record_span({"turnwire.worker": worker, "turnwire.parser": parser})
 
     def failed(self, error: Exception) -> ErrorInfo:
         """Notes that the turn cannot be served; called where the error is handled. Returns what
         the frontend gets."""
         if not isinstance(error, TurnwireError):
-            self._preprocessor.log.exception("preprocessor.turn_failed", turn=self._turn)
-        return as_turnwire_error(error, "the prompt could not be prepared").info
+            self._preprocessor.log.exception("preprocessor.turn_failed", turn=self._request.turn)
+        info = as_turnwire_error(error, "the prompt could not be prepared").info
+        self._record_span({}, info.kind)
+        return info
 
     def cancelled(self) -> None:
         """Notes that the turn was cancelled."""
+        self._record_span({"turnwire.cancelled": True})
+
+    def _record_span(self, details: Attributes, error: str | None = None) -> None:
+        """Records the present span, which ends now."""
+        details = {"turnwire.attempt": self._request.attempt, **self._hold, **details}
+        self._scope.record(
+            self._span, self._started, time_ns(), details, error=error, events=self._events
+        )
 
 
-class TracedAttempt(AttemptObserver):
-    """An attempt that is traced: records spans of its preparation, with the steps, and of its
-    placement."""
-
-    def __init__(
-        self, preprocessor: PreprocessorObserver, request: TurnRequest, scope: Scope
-    ) -> None:
-        super().__init__(preprocessor, request)
-        self._scope = scope
-        self._attempt: Attributes = {"turnwire.attempt": request.attempt}
-        self._started = time_ns()
-        self._steps: list[tuple[str, int]] = []
-        """Each step of the preparation and its start."""
-        self._placing = 0
-        self._refusals: list[tuple[str, int, Attributes]] = []
-
-    @override
-    def step(self, name: str) -> None:
-        """A repeated step replaces its first time and the steps after it."""
-        name = _EVENTS.get(name, name)
-        names = [noted for noted, _ in self._steps]
-        if name in names:
-            del self._steps[names.index(name) :]
-        self._steps.append((name, time_ns()))
-
-    @override
-    def prompt_made(self, prompt: Prompt) -> None:
-        super().prompt_made(prompt)
-        details: dict[str, str | int] = {"gen_ai.usage.input_tokens": len(prompt.ids)}
-        encoded = prompt.encoded
-        if prompt.rendered.tools.tokens:
-            details["turnwire.tools.tokens"] = prompt.rendered.tools.tokens
-        if encoded.outcome:
-            details["turnwire.ledger.outcome"] = encoded.outcome
-            details["turnwire.ledger.tokens"] = encoded.reused
-        self._record_preparation(details)
-
-    @override
-    def held(self, turn: str, seconds: float) -> None:
-        super().held(turn, seconds)
-        self._attempt = {**self._attempt, "turnwire.held_for": turn, "turnwire.held_s": seconds}
-
-    @override
-    def refused(self, worker: str, error: ErrorInfo) -> None:
-        details = {"turnwire.worker": worker, "error.type": error.kind}
-        self._refusals.append(("turnwire.refused", time_ns(), details))
-
-    @override
-    def placed(self, worker: str, parser: str) -> None:
-        details: Attributes = {
-            **self._attempt,
-            "turnwire.worker": worker,
-            "turnwire.parser": parser,
-        }
-        self._scope.record("place", self._placing, time_ns(), details, events=self._refusals)
-        super().placed(worker, parser)
-
-    @override
-    def failed(self, error: Exception) -> ErrorInfo:
-        info = super().failed(error)
-        self._record_unfinished({}, info.kind)
-        return info
-
-    @override
-    def cancelled(self) -> None:
-        self._record_unfinished({"turnwire.cancelled": True})
-
-    def _record_unfinished(self, details: Attributes, error: str | None = None) -> None:
-        if self._placing:
-            details = {**self._attempt, **details}
-            self._scope.record(
-                "place", self._placing, time_ns(), details, error=error, events=self._refusals
-            )
-        else:
-            self._record_preparation(details, error)
-
-    def _record_preparation(self, details: Attributes, error: str | None = None) -> None:
-        end = self._placing = time_ns()
-        # Events: as spans, they would be a quarter of what tracing costs.
-        steps: list[tuple[str, int, Attributes]] = [
-            (name, start, {}) for name, start in self._steps
-        ]
-        details = {**self._attempt, **details}
-        self._scope.record("prepare", self._started, end, details, error=error, events=steps)
+def _prompt_details(prompt: Prompt) -> Attributes:
+    details: dict[str, str | int] = {"gen_ai.usage.input_tokens": len(prompt.ids)}
+    encoded = prompt.encoded
+    if prompt.rendered.tools.tokens:
+        details["turnwire.tools.tokens"] = prompt.rendered.tools.tokens
+    if encoded.outcome:
+        details["turnwire.ledger.outcome"] = encoded.outcome
+        details["turnwire.ledger.tokens"] = encoded.reused
+    return details
