@@ -247,6 +247,8 @@ class Prepared(Struct, frozen=True, omit_defaults=True, tag="prepared", tag_fiel
     """With `prompt_ids`: the turn opening at the prompt's end, as in `LedgerContext`."""
     images: list[PromptImage] = []
     """With `prompt_ids`: the images in the prompt, in order."""
+    model: str = ""
+    """The model of a turn that moved to another one while it waited. Never on the bus."""
 
 
 class Finish(Struct, frozen=True, omit_defaults=True, tag="finish", tag_field="type"):

@@ -31,6 +31,8 @@ from services.frontend.media.image_fetch import ImageFetcher, public_connector
 from services.frontend.media.image_reader import ImageReader, PutImage
 from services.frontend.media.media_reader import MediaReader
 from services.frontend.media.pdf_reader import PdfReader
+from services.frontend.models.catalog import allow_all
+from services.frontend.models.shared_names import ModelFilter
 from services.frontend.peers import NO_PEERS, Peers
 from services.frontend.rollouts.rollouts import Rollouts
 from services.frontend.stored.memory import MemoryStore, StoreLimits
@@ -179,7 +181,12 @@ class FakeGateway:
     def models(self) -> list[ModelCard]:
         return self.cards
 
-    def resolve(self, model: str, conversation: Conversation | None = None) -> ModelCard:
+    def resolve(
+        self,
+        model: str,
+        conversation: Conversation | None = None,
+        allows: ModelFilter = allow_all,
+    ) -> ModelCard:
         return self.on_resolve(model, conversation)
 
     def _card(self, model: str, _: Conversation | None) -> ModelCard:

@@ -16,7 +16,7 @@ from schemas.requests import TurnRequest
 from schemas.token_ids import pack_ids
 from services.frontend.gateway.gateway import BusGateway
 from services.frontend.gateway.pipeline import BusPipeline
-from services.frontend.http.auth import anyone
+from services.frontend.http.auth import Caller, anyone
 from services.frontend.media.image_reader import PutImage
 from services.frontend.peers import BusPeers
 from services.frontend.turns.interfaces import Admitted, OpenTurn
@@ -40,8 +40,9 @@ class Stage:
         self.put_image: PutImage | None = None
         self.frames = count(1)
 
-    async def admitted(self, conversation: Conversation) -> Admitted:
-        return await admission(self.pipeline, self.put_image).admit(conversation, anyone())
+    async def admitted(self, conversation: Conversation, caller: Caller | None = None) -> Admitted:
+        caller = caller or anyone()
+        return await admission(self.pipeline, self.put_image).admit(conversation, caller)
 
     async def opened(self, conversation: Conversation, sink: RecordingSink, turn: str) -> OpenTurn:
         admitted = await self.admitted(conversation)
@@ -99,9 +100,11 @@ class Stage:
         died = ErrorInfo(ErrorKind.ENGINE, "died")
         self.event(turn, Interrupted("worker-1", pack_ids([7]), died), attempt=attempt)
 
-    def serves(self, name: str, *features: str, draining: bool = False) -> None:
+    def serves(
+        self, name: str, *features: str, tools: bool = False, draining: bool = False
+    ) -> None:
         """All stages of a model with the alias `coder` send a heartbeat."""
-        card = ModelCard(name, aliases=["coder"], features=[*features])
+        card = ModelCard(name, aliases=["coder"], features=[*features], tools=tools)
         announce(self.process.registry, card, name, draining=draining)
 
     def cancels(self) -> list[tuple[str, int]]:

@@ -25,6 +25,8 @@ from schemas.frames import TokenFinish
 from schemas.requests import ParseContext, TextReply
 from services.families import find_family
 from services.frontend.app import Telemetry, make_app, make_runner
+from services.frontend.models.catalog import allow_all
+from services.frontend.models.shared_names import ModelFilter
 from services.frontend.turns.interfaces import Admitted, CancelReason, OpenTurn, Pipeline, TurnSink
 from services.parser.turn_parse import TurnParse
 from services.parser.turn_stream import TurnStream
@@ -248,7 +250,12 @@ class ReplayGateway:
         """The one model."""
         return [self._card]
 
-    def resolve(self, model: str, conversation: Conversation | None = None) -> ModelCard:
+    def resolve(
+        self,
+        model: str,
+        conversation: Conversation | None = None,
+        allows: ModelFilter = allow_all,
+    ) -> ModelCard:
         """The one model. Any name is served, since recorded requests name their own models."""
         if not model:
             raise NotFound("model: ")

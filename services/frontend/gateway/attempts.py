@@ -11,7 +11,6 @@ from collections.abc import Sequence
 
 import msgspec
 
-from schemas.control import VISION
 from schemas.errors import (
     DEADLINE_PASSED,
     EngineFailed,
@@ -22,7 +21,6 @@ from schemas.errors import (
 )
 from schemas.events import BrokenCall, Finish, Interrupted, LoggedEvent, Prepared, TurnEvent
 from schemas.session import tenant_key
-from services.frontend.content.image import without_images
 from services.frontend.gateway.preprocessor_client import PreprocessorClient, unreachable_error
 from services.frontend.gateway.turn_state import (
     AttemptLost,
@@ -181,18 +179,17 @@ class TurnAttempts:
 
     def _follow_alias(self, turn: BusTurn) -> None:
         """Moves a waiting turn to another model with the same alias, if its own model takes no
-        turns any more."""
+        turns any more. If it may run on no other, it waits for its own."""
         alias = turn.conversation.client.alias
         if alias is None or not isinstance(turn.state, Waiting):
             return
         if self._catalog.takes_turns(turn.card.name):
             return
-        turn.card = self._catalog.resolve(alias, turn.conversation)
-        turn.conversation = msgspec.structs.replace(
-            turn.conversation, model=turn.card.name, adapter=turn.card.adapter
-        )
-        if VISION not in turn.card.features:
-            turn.conversation = without_images(turn.conversation)
+        card = self._catalog.resolve(alias, turn.conversation, turn.admitted.may_run_on)
+        if card.served_name != turn.card.served_name and turn.admitted.may_run_on(card):
+            turn.admitted = turn.admitted.move_to(card)
+            turn.moved_to = card.name
+            turn.observer.moved(card.name)
 
     def _resuming(self) -> Resuming:
         now = asyncio.get_running_loop().time()

@@ -139,6 +139,8 @@ class EventReceiver:
         is_compared = turn.conversation.client.compare is not None
         if is_compared and isinstance(turn.state, Preparing):
             prepared = self._prompts.note(turn, prepared)
+        if turn.moved_to:
+            prepared = msgspec.structs.replace(prepared, model=turn.moved_to)
         turn.apply_prepared(prepared)
 
     def _on_stray(self, entry: EventEntry, turn: BusTurn | None) -> None:

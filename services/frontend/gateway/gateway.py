@@ -103,8 +103,7 @@ class BusGateway(TurnGateway):
         now = asyncio.get_running_loop().time()
         return BusTurn(
             id=turn_id,
-            card=admitted.card,
-            conversation=admitted.conversation,
+            admitted=admitted,
             sink=sink,
             deadline=now + self._config.request_timeout_s,
             observer=observe_turn(self._process, turn_id, admitted.conversation),

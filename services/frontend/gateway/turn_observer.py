@@ -17,6 +17,9 @@ class BusTurnObserver:
         """Returns the trace context for the request of an attempt, which starts now."""
         return {}
 
+    def moved(self, model: str) -> None:
+        """The turn moved to another model with the same alias, while it waited."""
+
     def prepared(self, prepared: Prepared) -> None:
         """A worker and a parser have the turn."""
 

@@ -75,6 +75,10 @@ class TracedTurn(BusTurnObserver):
         self._attempt_has_ended = True
 
     @override
+    def moved(self, model: str) -> None:
+        self._span.set({"gen_ai.response.model": model})
+
+    @override
     def prepared(self, prepared: Prepared) -> None:
         self._worker = prepared.worker
         self._span.set({"turnwire.worker": prepared.worker, "turnwire.parser": prepared.parser})

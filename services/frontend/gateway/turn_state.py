@@ -21,7 +21,7 @@ from schemas.events import BrokenCall, Prepared
 from schemas.notices import PromptSeen
 from schemas.requests import TurnRequest
 from services.frontend.gateway.turn_observer import BusTurnObserver
-from services.frontend.turns.interfaces import TurnSink
+from services.frontend.turns.interfaces import Admitted, TurnSink
 from services.runtime.streams.cursor import Cursor
 
 
@@ -219,13 +219,15 @@ class BusTurn:
     """One open turn of the gateway."""
 
     id: str
-    card: ModelCard
-    conversation: Conversation
+    admitted: Admitted
+    """The request; after a move, that for the other model."""
     sink: TurnSink
     deadline: float
     """The event loop's time at which the request times out."""
     observer: BusTurnObserver
     state: State
+    moved_to: str = ""
+    """The model that the turn moved to, of those with its alias, while it waited; "": none."""
     compared: PromptSeen | None = None
     """The origin of the prompt that this turn's is compared with."""
     attempt: Attempt = field(default_factory=Attempt)
@@ -240,6 +242,16 @@ class BusTurn:
     broken_call: BrokenCall | None = None
     """A call that an earlier attempt wrote after `resume`."""
     cursor: Cursor = field(default_factory=Cursor)
+
+    @property
+    def card(self) -> ModelCard:
+        """The model that decodes the turn."""
+        return self.admitted.card
+
+    @property
+    def conversation(self) -> Conversation:
+        """The conversation for the pipeline."""
+        return self.admitted.conversation
 
     @property
     def placing(self) -> Placing:

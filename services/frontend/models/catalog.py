@@ -18,9 +18,14 @@ from schemas.control import INNER_STAGES, THINKING_BUDGET, VISION, Heartbeat, Mo
 from schemas.conversation import Conversation
 from schemas.errors import RETRY_AFTER_S, NotFound, Unavailable
 from schemas.notices import SessionPlaced
-from services.frontend.models.shared_names import SharedNames
+from services.frontend.models.shared_names import ModelFilter, SharedNames
 from services.frontend.peers import Peers
 from services.runtime.presence.registry import ProcessRegistry
+
+
+def allow_all(_card: ModelCard) -> bool:
+    """Allows every model."""
+    return True
 
 
 class Catalog(Protocol):
@@ -31,9 +36,17 @@ class Catalog(Protocol):
         list."""
         ...
 
-    def resolve(self, model: str, conversation: Conversation | None = None) -> ModelCard:
+    def resolve(
+        self,
+        model: str,
+        conversation: Conversation | None = None,
+        allows: ModelFilter = allow_all,
+    ) -> ModelCard:
         """Returns the model with this name or alias; of models that share an alias, the one of the
         conversation's session.
+
+        `allows`: of models that share an alias, only those that it allows are chosen, unless it
+        allows none of them. A model that is named by its own name is returned in any case.
 
         Raises:
             NotFound: no such model, or its processes are all gone ("model: X").
@@ -90,9 +103,14 @@ class ModelCatalog(Catalog):
             self._served = None
 
     @override
-    def resolve(self, model: str, conversation: Conversation | None = None) -> ModelCard:
+    def resolve(
+        self,
+        model: str,
+        conversation: Conversation | None = None,
+        allows: ModelFilter = allow_all,
+    ) -> ModelCard:
         for name in self._names(model):
-            card = self._find(name, conversation)
+            card = self._find(name, conversation, allows)
             if card is not None:
                 return card
         if not self.models():
@@ -115,27 +133,35 @@ class ModelCatalog(Catalog):
             names.append(cards[0].name)
         return names
 
-    def _find(self, name: str, conversation: Conversation | None) -> ModelCard | None:
+    def _find(
+        self, name: str, conversation: Conversation | None, allows: ModelFilter
+    ) -> ModelCard | None:
         """Returns the model with exactly this name, or one of those with this alias. The names of
         models precede those of adapters."""
         adapted = [card for card in self.models() if card.adapter]
         deployments = self._deployments()
-        return self._find_among(deployments, name, conversation) or self._find_among(
-            adapted, name, conversation
+        return self._find_among(deployments, name, conversation, allows) or self._find_among(
+            adapted, name, conversation, allows
         )
 
     def _find_among(
-        self, cards: list[ModelCard], name: str, conversation: Conversation | None
+        self,
+        cards: list[ModelCard],
+        name: str,
+        conversation: Conversation | None,
+        allows: ModelFilter,
     ) -> ModelCard | None:
         for card in cards:
             if name == card.served_name:
                 return card
         matches = [card for card in cards if name in card.aliases]
-        if not matches:
-            return None
+        if not any(map(allows, matches)):
+            return matches[0] if matches else None
         # Also with one match: its sessions must stay when another model with this alias starts.
         able = [card for card in matches if self.takes_turns(card.name)]
-        chosen, placed = self._shared.choose(name, able or matches, conversation)
+        if not any(map(allows, able)):
+            able = matches
+        chosen, placed = self._shared.choose(name, able, conversation, allows)
         for notice in placed:
             self._peers.publish(notice)
         return chosen

@@ -8,8 +8,9 @@ agents began with.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from operator import attrgetter
+from typing import TypeAlias
 
 import xxhash
 from cachetools import LRUCache
@@ -18,6 +19,9 @@ from schemas.control import ModelCard
 from schemas.conversation import Conversation
 from schemas.notices import SessionPlaced
 from schemas.session import helper_key, placement_key
+
+ModelFilter: TypeAlias = Callable[[ModelCard], bool]
+"""Returns whether a request may be served by a model."""
 
 MAX_SESSIONS = 65_536
 """Placements that are kept; the least recently used ones are dropped."""
@@ -32,27 +36,36 @@ class SharedNames:
         began with."""
 
     def choose(
-        self, name: str, cards: Sequence[ModelCard], conversation: Conversation | None
+        self,
+        name: str,
+        cards: Sequence[ModelCard],
+        conversation: Conversation | None,
+        allows: ModelFilter,
     ) -> tuple[ModelCard, list[SessionPlaced]]:
         """Returns the model for a conversation, and the new placements, which the other frontends
         must get. Without a conversation it is the model with the largest weight.
 
-        `cards`: the models that share `name` and take turns, at least one.
+        `cards`: the models that share `name` and take turns. `allows`: one of those that it allows
+        is chosen, at least one.
         """
+        allowed = [card for card in cards if allows(card)]
         if conversation is None:
-            return max(cards, key=attrgetter("weight")), []
+            return max(allowed, key=attrgetter("weight")), []
         placed: list[SessionPlaced] = []
         starter = placement_key(conversation)
         root = self._placements.get(("", starter), starter)
-        previous = self._placements.get((name, root))
-        chosen = next((card for card in cards if card.name == previous), None)
+        place = self._placements.get((name, root))
+        chosen = next((card for card in allowed if card.name == place), None)
         if chosen is None:
-            chosen = max(cards, key=lambda card: _score(card, root))
-            placed.append(SessionPlaced(root, name, chosen.name))
+            chosen = max(allowed, key=lambda card: _score(card, root))
+        # A request that may not use the session's model does not move the session of all others.
+        if place is None or all(card.name != place for card in cards):
+            place = chosen.name
+            placed.append(SessionPlaced(root, name, place))
         helper = helper_key(conversation)
         # Only of a new session, because anyone may claim a parent for another one.
         if helper is not None and self._is_new(name, helper):
-            placed.append(SessionPlaced(helper, name, chosen.name, root))
+            placed.append(SessionPlaced(helper, name, place, root))
         for notice in placed:
             self.apply(notice)
         return chosen, placed

@@ -64,9 +64,10 @@ class RecordingGateway(TurnGateway):
     async def open(self, admitted: Admitted, sink: TurnSink, *, turn_id: str) -> OpenTurn:
         """Opens a turn as `TurnGateway.open`. Raises Invalid for a rollout that has ended, or ends
         with this turn because of a limit."""
-        if admitted.rollout is None:
+        rollout = admitted.caller.rollout
+        if rollout is None:
             return await self.gateway.open(admitted, sink, turn_id=turn_id)
-        view = await self._rollouts.find(admitted.rollout.id)
+        view = await self._rollouts.find(rollout.id)
         await self._rollouts.end_at_limit(view, admitted.card.weights_version)
         _require_open(view)
         if admitted.conversation.sampling.max_tokens == 0:  # the client only fills the cache

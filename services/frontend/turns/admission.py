@@ -53,13 +53,14 @@ class Admission:
     def resolve(
         self, model: str, caller: Caller, conversation: Conversation | None = None
     ) -> ModelCard:
-        """Returns the model with this name, as `Catalog.resolve`.
+        """Returns the model with this name, as `Catalog.resolve`; of models that share an alias,
+        one that the caller may use.
 
         Raises UnknownModel, ForbiddenModel, and Invalid for an empty name.
         """
         model = caller.model_for(model)
         try:
-            card = self._catalog.resolve(model, conversation)
+            card = self._catalog.resolve(model, conversation, caller.sees)
         except NotFound:
             if not model:
                 raise Invalid("model: Field required", param="model") from None
@@ -98,14 +99,14 @@ class Admission:
         conversation, note = self._with_notice(conversation, has_media=bool(media))
         conversation = await self._hidden.add(conversation, caller.owner)
         named = _with_names(conversation, caller, card)
-        return Admitted(card, named, note, images, rollout=caller.rollout, owner=caller.owner)
+        return Admitted(caller, card, named, note, images)
 
     def admit_text(self, model: str, caller: Caller) -> Admitted:
         """Admits a request about text or tokens without a conversation. Raises as `resolve`, and
         RateLimited."""
         card = self.resolve(model, caller)
         caller.limiter.count()
-        return Admitted(card, Conversation(card.name, []))
+        return Admitted(caller, card, Conversation(card.name, []))
 
     def _with_notice(
         self, conversation: Conversation, *, has_media: bool

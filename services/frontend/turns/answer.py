@@ -242,7 +242,8 @@ class ChoiceSink(TurnSink):
 
     @override
     def opened(self, prepared: Prepared) -> None:
-        """Does nothing: the answer starts when all choices are prepared."""
+        """Starts no answer, which starts when all choices are prepared."""
+        self._answer.record.move_to(prepared.model)
 
     @override
     def push(self, events: list[TurnEvent], tokens: int = 0) -> None:

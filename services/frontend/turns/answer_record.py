@@ -46,6 +46,16 @@ class AnswerRecord:
         self._of_model.running.inc()
         self._of_model.receive.observe(now - self._started)
 
+    def move_to(self, model: str) -> None:
+        """Counts the answer for the model that its turn moved to before it was open. "": it did not
+        move."""
+        if self._of_model is None or model in ("", self.model):
+            return
+        self.model = model
+        self._of_model.running.dec()
+        self._of_model = self._metrics.of(model)
+        self._of_model.running.inc()
+
     def record_batch(self, tokens: int, now: float, choice: int = 0) -> None:
         """Records that events of a choice arrived. `tokens`: its output tokens so far."""
         times = self._times.get(choice)

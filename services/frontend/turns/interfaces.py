@@ -13,14 +13,15 @@ from typing import Any, Literal, Protocol, TypeAlias, final
 
 from msgspec import Struct, structs
 
-from schemas.control import EngineControl, EngineState, ModelCard
+from schemas.control import VISION, EngineControl, EngineState, ModelCard
 from schemas.conversation import Conversation, Message, ToolChoice
 from schemas.errors import ErrorInfo
 from schemas.events import Prepared, TurnEvent
 from schemas.requests import TextReply
+from services.frontend.content.image import without_images
+from services.frontend.http.auth import Caller
 from services.frontend.media.image_reader import RequestImages
 from services.frontend.models.catalog import Catalog
-from services.rollouts.rollout import Rollout
 
 CancelReason: TypeAlias = Literal["hangup", "slow_reader", "timeout", "failed"]
 """`failed`: another choice of the same request failed."""
@@ -35,6 +36,7 @@ class Admitted:
     looks for other places.)
     """
 
+    caller: Caller
     card: ModelCard
     conversation: Conversation
     """The conversation for the pipeline: with the served model's name, the caller's tenant, and the
@@ -45,10 +47,20 @@ class Admitted:
     """Set if the model gets images of the request."""
     continues: bool = False
     """The answer has begun: its next turn is accepted while the process drains."""
-    rollout: Rollout | None = None
-    """Set for a turn of a rollout."""
-    owner: str | None = None
-    """Who may read what the request stores: its rollout, or its tenant."""
+
+    def may_run_on(self, card: ModelCard) -> bool:
+        """Returns whether another model may decode the turn: the caller may use it, and it can do
+        what the request needs. A turn of a rollout stays: its samples are of one model."""
+        if self.caller.rollout is not None or not self.caller.sees(card):
+            return False
+        return card.tools or not self.conversation.tools
+
+    def move_to(self, card: ModelCard) -> "Admitted":
+        """Returns the request for another model, that it may run on."""
+        conversation = structs.replace(self.conversation, model=card.name, adapter=card.adapter)
+        if VISION not in card.features:
+            conversation = without_images(conversation)
+        return replace(self, card=card, conversation=conversation)
 
     def with_conversation(self, conversation: Conversation) -> "Admitted":
         """Returns the request with a conversation that this server made of the admitted one."""

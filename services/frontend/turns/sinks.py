@@ -41,6 +41,10 @@ class AnswerSink(TurnSink):
     def expect_choices(self, choices: int) -> None:
         """Takes the number of choices of an admitted request. Their turns are opened next."""
 
+    @override
+    def opened(self, prepared: Prepared) -> None:
+        self._record.move_to(prepared.model)
+
     @abstractmethod
     def begin(self, prepared: Sequence[Prepared]) -> None:
         """Starts the answer when all turns are open. Raises TurnwireError for a turn that has
@@ -86,10 +90,6 @@ class EventBuffer(AnswerSink):
     def expect_choices(self, choices: int) -> None:
         self._running = choices
         self.events = [[] for _ in range(choices)]
-
-    @override
-    def opened(self, prepared: Prepared) -> None:
-        pass
 
     @override
     def begin(self, prepared: Sequence[Prepared]) -> None:

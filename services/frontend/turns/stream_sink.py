@@ -171,6 +171,7 @@ class StreamSink(AnswerSink):
 
     @override
     def opened(self, prepared: Prepared) -> None:
+        super().opened(prepared)
         if isinstance(self._state, Opening):
             self._state.prepared = prepared
 

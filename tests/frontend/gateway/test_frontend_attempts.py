@@ -6,8 +6,8 @@ import base64
 import pytest
 import structlog
 
-from schemas.control import VISION, ModelCard
-from schemas.conversation import Client, Conversation, Media, Message
+from schemas.control import INNER_STAGES, VISION, Heartbeat, ModelCard
+from schemas.conversation import Client, Conversation, Media, Message, ToolSpec
 from schemas.errors import (
     DEADLINE_PASSED,
     MEDIA_MISSING,
@@ -34,13 +34,17 @@ from schemas.session import placement_key
 from schemas.token_ids import pack_ids
 from services.frontend.content.image import ImageSource, InlineImage
 from services.frontend.gateway import preprocessor_client
+from services.frontend.http.auth import Caller, anyone
+from services.frontend.http.errors import ForbiddenModel
+from services.frontend.http.keys import Key
+from services.rollouts.rollout import Rollout
 from services.runtime.config.frontend import FrontendConfig
 from tests.kit.clock import LoopClock
 from tests.kit.gateway import Stage
 from tests.kit.pdf_files import PNG
 from tests.kit.process import announce
 from tests.kit.sinks import RecordingSink
-from tests.kit.waiting import LIMIT_S
+from tests.kit.waiting import LIMIT_S, eventually
 
 FINISH = Finish(FinishReason.STOP, 1, Usage(prompt=1, output=1))
 
@@ -189,9 +193,76 @@ async def test_turn_for_an_alias_moves_to_another_model_if_its_own_drains(
     stage.prepare("a", worker="v2")
     await opening
     assert request.conversation.model == stage.gateway.table.by_id["a"].card.name == "v2"
+    assert stage.gateway.table.by_id["a"].moved_to == "v2"
     assert SessionPlaced(placement_key(asked), "coder", "v2") in stage.process.published
     expected = image if features else Media("image", "image/png", 74)
     assert request.conversation.messages[0].parts == [expected]
+
+
+def caller_of(key: Key | None = None, rollout: Rollout | None = None) -> Caller:
+    caller = anyone()
+    caller.key, caller.rollout = key, rollout
+    return caller
+
+
+STAYING = {
+    "a model that its key may not use": (caller_of(Key("ci", b"", models=("v1",))), ()),
+    "a model that would not see its tools": (caller_of(), (ToolSpec("ls"),)),
+    "another model than the samples of its rollout": (
+        caller_of(rollout=Rollout("r", 0.0, None)),
+        (),
+    ),
+}
+
+
+@pytest.mark.parametrize("why", STAYING)
+async def test_turn_for_an_alias_waits_for_its_own_model_rather_than_move_to(why: str) -> None:
+    """A turn only ever runs on a model that its key may use, and that can do what it needs."""
+    caller, tools = STAYING[why]
+    stage = Stage()
+    await stage.gateway.start()
+    asked = Conversation("coder", [], tools=[*tools], client=Client(session="s"))
+    stage.serves("v1", tools=True)
+    admitted = await stage.admitted(asked, caller)
+    stage.serves("v1", tools=True, draining=True)
+    stage.serves("v2")
+    sink = RecordingSink()
+    opening = asyncio.create_task(stage.gateway.open(admitted, sink, turn_id="a"))
+    await eventually(lambda: "a" in stage.gateway.table.by_id)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not stage.process.bus.requests
+    stage.serves("v1", tools=True)
+    assert (await stage.request(1)).conversation.model == "v1"
+    stage.prepare("a", worker="v1")
+    await opening
+    assert [prepared.model for prepared in sink.prepared] == [""]
+
+
+async def test_session_of_an_alias_gets_a_model_that_its_key_may_use(stage: Stage) -> None:
+    caller = caller_of(Key("ci", b"", models=("v1",)))
+    stage.serves("v1")
+    stage.serves("v2")
+    for number in range(20):
+        asked = Conversation("coder", [], client=Client(session=f"s{number}"))
+        assert (await stage.admitted(asked, caller)).card.name == "v1"
+    with pytest.raises(ForbiddenModel, match="coder"):
+        await stage.admitted(asked, caller_of(Key("ci", b"", models=("v3",))))
+
+
+async def test_turn_whose_key_may_not_use_the_other_model_fails_without_its_own(
+    stage: Stage,
+) -> None:
+    caller = caller_of(Key("ci", b"", models=("v1",)))
+    stage.serves("v1")
+    admitted = await stage.admitted(Conversation("coder", [], client=Client("s")), caller)
+    for stage_name in INNER_STAGES:
+        stage.process.registry.receive(Heartbeat(stage_name, f"{stage_name}-v1", leaving=True), 0.0)
+    stage.process.registry.sweep(1.0)
+    stage.serves("v2")
+    with pytest.raises(Unavailable, match="serves this model"):
+        await stage.gateway.open(admitted, RecordingSink(), turn_id="a")
+    assert not stage.process.bus.requests
 
 
 async def test_request_that_cannot_be_sent_is_sent_again(stage: Stage) -> None:

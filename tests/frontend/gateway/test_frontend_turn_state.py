@@ -18,14 +18,15 @@ from services.frontend.gateway.turn_state import (
     Streaming,
     Waiting,
 )
+from services.frontend.http.auth import anyone
+from services.frontend.turns.interfaces import Admitted
 from tests.kit.sinks import RecordingSink
 
 
 def turn(sink: RecordingSink | None = None) -> BusTurn:
     return BusTurn(
         id="t",
-        card=ModelCard("m"),
-        conversation=Conversation("m", []),
+        admitted=Admitted(anyone(), ModelCard("m"), Conversation("m", [])),
         sink=sink or RecordingSink(),
         deadline=60.0,
         observer=BusTurnObserver(structlog.get_logger(), "t"),

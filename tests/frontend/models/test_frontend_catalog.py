@@ -2,6 +2,7 @@
 them."""
 
 from collections import Counter
+from collections.abc import Callable
 
 import pytest
 
@@ -10,7 +11,7 @@ from schemas.conversation import Client, Conversation, Message, Text
 from schemas.errors import NotFound, Unavailable
 from schemas.notices import SessionPlaced
 from schemas.session import placement_key
-from services.frontend.models.catalog import ModelCatalog
+from services.frontend.models.catalog import ModelCatalog, allow_all
 from services.frontend.models.shared_names import SharedNames
 from services.frontend.peers import NO_PEERS
 from services.runtime.presence.registry import ProcessRegistry
@@ -147,7 +148,10 @@ def session(number: int) -> Conversation:
 
 
 def choices(frontend: SharedNames, cards: list[ModelCard], count: int = 1000) -> list[str]:
-    return [frontend.choose("coder", cards, session(number))[0].name for number in range(count)]
+    return [
+        frontend.choose("coder", cards, session(number), allow_all)[0].name
+        for number in range(count)
+    ]
 
 
 def test_new_sessions_follow_the_weights() -> None:
@@ -176,7 +180,7 @@ def test_whole_tree_of_agents_stays_with_one_model_while_it_takes_turns() -> Non
     notices: list[SessionPlaced] = []
 
     def choose(frontend: SharedNames, cards: list[ModelCard], asked: Conversation) -> str:
-        card, placed = frontend.choose("coder", cards, asked)
+        card, placed = frontend.choose("coder", cards, asked, allow_all)
         notices.extend(placed)
         for notice in placed:
             for other in frontends:
@@ -225,3 +229,35 @@ def test_alias_reaches_each_model_that_takes_turns_and_a_name_its_own() -> None:
     assert chosen() == {"v2"}
     announce(registry, card("v2"), "v2", leaving=True)
     assert models.resolve("coder", session(1)), "both are listed: the turn waits for one of them"
+
+
+def test_model_is_chosen_among_those_of_an_alias_that_are_allowed() -> None:
+    registry, models = versions(v1=1, v2=1, v3=1)
+
+    def allows(described: ModelCard) -> bool:
+        return described.name in ("v1", "v3")
+
+    def chosen(allows: Callable[[ModelCard], bool] = allow_all) -> list[str]:
+        return [models.resolve("coder", session(number), allows).name for number in range(40)]
+
+    free = chosen()
+    assert set(chosen(allows)) == {"v1", "v3"}
+    assert chosen() == free, "whoever may use the model of a session finds it there"
+    announce(registry, card("v1"), "v1", draining=True)
+    assert set(chosen(allows)) == {"v3"}
+    announce(registry, card("v3"), "v3", draining=True)
+    assert set(chosen(allows)) <= {"v1", "v3"}, "the turn waits for one of them"
+    assert set(chosen()) == {"v2"}
+    assert models.resolve("coder", session(1), lambda _: False), "the request is refused"
+    assert models.resolve("v2", session(1), allows).name == "v2"
+
+
+def test_helper_of_a_session_that_stays_elsewhere_belongs_to_it() -> None:
+    frontend = SharedNames()
+    cards = [card("v1"), card("v2")]
+    frontend.apply(SessionPlaced(placement_key(session(0)), "coder", "v2"))
+    asked = Conversation("coder", [], client=Client("h", parent="s0"))
+    found, _ = frontend.choose("coder", cards, asked, lambda one: one.name == "v1")
+    assert found.name == "v1"
+    inner = Conversation("coder", [], client=Client("i", parent="h"))
+    assert frontend.choose("coder", cards, inner, allow_all)[0].name == "v2"

@@ -2,13 +2,15 @@
 the end of what was begun."""
 
 import asyncio
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from schemas.errors import ErrorInfo, ErrorKind
 from schemas.events import BlockStart, Delta, Failed, TurnEvent
 from services.runtime.config.frontend import FrontendConfig
-from tests.kit.bodies import messages
+from tests.kit.bodies import MODEL, chat, messages
 from tests.kit.clock import LoopClock
 from tests.kit.events import finish, text
 from tests.kit.frontend import FakeGateway, FakeTurn, serving
@@ -114,3 +116,23 @@ async def test_hangup_after_the_start_cancels_the_opening(returns: asyncio.Event
         await eventually(lambda: bool(served.lines))
     assert served.lines[-1]["outcome"] == "hangup"
     assert served.gateway.open_cancelled_for == "hangup"
+
+
+@pytest.mark.parametrize("body", [messages(stream=True), messages(), chat(n=2)])
+async def test_turn_that_moved_to_another_model_counts_for_that(body: dict[str, Any]) -> None:
+    async def move(turn: FakeTurn) -> None:
+        turn.sink.opened(replace(turn.prepared, model="acme/other"))
+
+    gateway = FakeGateway(lambda: [WHOLE], on_turn=move)
+    async with serving(gateway) as served:
+        path = "/v1/chat/completions" if "n" in body else "/v1/messages"
+        assert (await served.post(path, body)).status == 200
+        await eventually(lambda: "outcome" in served.lines[-1])
+        assert served.lines[-1]["model"] == "acme/other"
+        usage = (await served.get("/v1/usage")).json
+        assert [*usage["models"]] == ["acme/other"]
+    count = served.registry.get_sample_value
+    assert count("turnwire_time_to_first_token_seconds_count", {"model": "acme/other"}) == 1
+    assert count("turnwire_generation_tokens_total", {"model": MODEL}) == 0
+    for model in (MODEL, "acme/other"):
+        assert count("turnwire_requests_running", {"model": model}) == 0

@@ -301,7 +301,7 @@ class HostedAnswer(TurnSink):
         admitted = self._admitted
         self._hidden = HiddenTurnsBuilder(self._hosted, admitted.conversation)
         if built:
-            await self._gateway.remember(built, admitted.owner, self.id)
+            await self._gateway.remember(built, admitted.caller.owner, self.id)
 
     def _next_request(self, turn: EndedTurn, results: Sequence[HostedResult]) -> Admitted:
         """Returns the request for the turn after a turn's calls."""
