@@ -1,4 +1,4 @@
-"""Holds the first call of a turn back until it is known whether the call is broken. Pure.
+"""Withholds the first call of a turn until it is known whether the call is broken. Pure.
 
 A turn with `ParseContext.check_calls` has a `FirstCall`. Nothing of a broken call was sent, so
 decoding can begin again before its opener.
@@ -18,18 +18,18 @@ from services.parser.turn_stream import TurnStream
 class CallState(Enum):
     """The state of a turn's first call.
 
-    | state   | what can be read of the log | next                                             |
-    |---------|-----------------------------|--------------------------------------------------|
-    | AWAITED | all                         | HELD: the call begins, or is given up as text    |
-    | HELD    | all before the call         | SENT: it is whole and good, or another has no    |
-    |         |                             | room, or the turn ends; BROKEN: it is broken     |
-    | BROKEN  | all before the call         | none: another attempt decodes the call again     |
-    | SENT    | all                         | none: a client may run the call, so nothing that |
-    |         |                             | follows is decoded again                         |
+    | state    | what can be read of the log | next                                              |
+    |----------|-----------------------------|---------------------------------------------------|
+    | AWAITED  | all                         | WITHHELD: the call begins, or is given up as text |
+    | WITHHELD | all before the call         | SENT: it is whole and good, or another has no     |
+    |          |                             | room, or the turn ends; BROKEN: it is broken      |
+    | BROKEN   | all before the call         | none: another attempt decodes the call again      |
+    | SENT     | all                         | none: a client may run the call, so nothing that  |
+    |          |                             | follows is decoded again                          |
     """
 
     AWAITED = "awaited"
-    HELD = "held"
+    WITHHELD = "withheld"
     BROKEN = "broken"
     SENT = "sent"
 
@@ -69,11 +69,11 @@ class FirstCall:
         is_given_up = self._parser.broken_calls > 0
         if self.state is CallState.AWAITED:
             if self._calls or is_given_up:
-                self.state = CallState.HELD
-                stream.log.hold(place)
+                self.state = CallState.WITHHELD
+                stream.log.withhold(place)
             elif events:
                 self.kept = len(stream.ids)
-        if self.state is not CallState.HELD:
+        if self.state is not CallState.WITHHELD:
             return
         for block, name in self._calls.items():
             cause = fault_of(stream, self._parser, block, name)

@@ -114,7 +114,7 @@ class TurnParse:
     def enter_fast_path(self) -> None:
         """Enters the fast path if the turn is in a plain stretch. To be called when all events were
         read."""
-        if not self._may_skip or self.ended or self.stream.log.held is not None:
+        if not self._may_skip or self.ended or self.stream.log.withheld_after is not None:
             return
         stretch = self.blocks.parser.stretch
         stretches = self._detokenizer.stretches
@@ -237,7 +237,7 @@ class TurnParse:
         end = stream.log.terminal
         assert isinstance(end, Finish)
         broken = BrokenCall(call.cause, end.usage.output - call.kept, end.usage.cached)
-        rest = stream.log.drop_held(call.kept)
+        rest = stream.log.drop_withheld(call.kept)
         kept = pack_ids(stream.ids[: call.kept])
         place = stream.log.end
         stream.log.append(Interrupted(stream.worker, kept, _BROKEN, *place, broken, rest))

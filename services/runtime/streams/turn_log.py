@@ -110,9 +110,9 @@ class LogBlock:
 
 
 class TurnLog:
-    """All events of a turn so far. Those of a call may be held back until it is whole."""
+    """All events of a turn so far. Those of a call may be withheld until it is whole."""
 
-    __slots__ = ("blocks", "held", "size", "terminal", "tokens")
+    __slots__ = ("blocks", "size", "terminal", "tokens", "withheld_after")
 
     def __init__(self) -> None:
         self.blocks: list[LogBlock] = []
@@ -121,22 +121,22 @@ class TurnLog:
         self.size = 0
         """The number of events that were added."""
         self.terminal: Finish | Failed | Interrupted | None = None
-        self.held: tuple[int, int] | None = None
-        """The place after which events are held back; None: all can be read."""
+        self.withheld_after: tuple[int, int] | None = None
+        """The place after which events are withheld; None: all can be read."""
 
-    def hold(self, place: tuple[int, int]) -> None:
-        """Holds back the events after a place (`Cursor.text_position`)."""
-        self.held = place
+    def withhold(self, place: tuple[int, int]) -> None:
+        """Withholds the events after a place (`Cursor.text_position`)."""
+        self.withheld_after = place
 
     def release(self) -> None:
         """Lets all events be read."""
-        self.held = None
+        self.withheld_after = None
         self.tokens.readable = None
 
-    def drop_held(self, ids: int) -> list[LoggedEvent]:
-        """Removes the events that are held back, and all output tokens but the first `ids`. Returns
+    def drop_withheld(self, ids: int) -> list[LoggedEvent]:
+        """Removes the events that are withheld, and all output tokens but the first `ids`. Returns
         them, with the last event; or nothing, if they are too long for a frame."""
-        block, length = self.held or self.end
+        block, length = self.withheld_after or self.end
         self.release()
         cursor = Cursor()
         self.read(cursor)
@@ -197,11 +197,11 @@ class TurnLog:
                 out.append(tokens)
                 cursor.tokens += len(tokens.ids)
         first = cursor.blocks - (not cursor.stopped)
-        held_block, held_length = self.held or (len(self.blocks), 0)
-        for index in range(first, held_block + (held_length > 0)):
+        withheld_block, readable_length = self.withheld_after or (len(self.blocks), 0)
+        for index in range(first, withheld_block + (readable_length > 0)):
             if room <= 0:
                 return out, 0
-            end = held_length if index == held_block else None
+            end = readable_length if index == withheld_block else None
             room = self._read_block(index, end, cursor, out, room)
         if self.terminal is not None and not cursor.ended:
             if room <= 0:
@@ -215,7 +215,7 @@ class TurnLog:
     def _read_block(
         self, index: int, end: int | None, cursor: Cursor, out: list[LoggedEvent], room: int
     ) -> int:
-        """Reads the events of one block after the cursor. `end`: of a block that is held back, how
+        """Reads the events of one block after the cursor. `end`: of a block that is withheld, how
         many characters can be read; its stop cannot.
 
         Returns the room that is left: 0 if there is more text to read.

@@ -25,7 +25,7 @@ class Block:
     parent: "Block | None"
     copies: int = 0
     """How many the cache has; 0: only blocks that follow."""
-    held: bool = False
+    is_cached: bool = False
     """All layers with full attention have the block and those before it."""
     followers: "dict[BlockHash, Block]" = field(default_factory=dict)
 

@@ -64,7 +64,7 @@ class KvBlockIndex:
         """Why the index has nothing, for good; "": it has something."""
         self._cleared = False
         self._changes: dict[int, bool] = {}
-        """Key → whether the block is held now."""
+        """Key → whether the block is cached now."""
         self.followed = True
         """Whether changes are recorded."""
         self.removals = 0
@@ -80,7 +80,7 @@ class KvBlockIndex:
 
     def take_changes(self) -> tuple[bool, dict[int, bool]]:
         """Returns the changes since the last call: whether all blocks were cleared, which applies
-        first, and by key whether a block is held now."""
+        first, and by key whether a block is cached now."""
         changes = (self._cleared, self._changes)
         self._cleared = False
         self._changes = {}
@@ -132,8 +132,8 @@ class KvBlockIndex:
         if self.unpredictable:
             return
         added, evicted = self._assumed.use(keys)
-        self._record(added, held=True)
-        self._record(evicted, held=False)
+        self._record(added, cached=True)
+        self._record(evicted, cached=False)
 
     def count_cached(self, keys: Sequence[int], most: int) -> int:
         """Returns how many of the first `most` blocks of a prompt the engine will find in its
@@ -142,8 +142,8 @@ class KvBlockIndex:
             return 0
         if self.has_ends:
             return self._grouped.count_reusable(keys, most)
-        held = self._count_run(keys)
-        return max(min(held, most) - self._recomputed, 0)
+        run = self._count_run(keys)
+        return max(min(run, most) - self._recomputed, 0)
 
     def was_removed(self, key: int, since: int) -> bool:
         """Whether a block was removed after the first `since` removals, or may have been."""
@@ -152,7 +152,7 @@ class KvBlockIndex:
         return self._removed.get(key, 0) > since
 
     def _count_run(self, keys: Sequence[int]) -> int:
-        """Returns how many blocks of a prompt are held, from its start."""
+        """Returns how many blocks of a prompt are cached, from its start."""
         if not self._reported:
             return self._assumed.match(keys)
         reported = self._reported
@@ -174,10 +174,10 @@ class KvBlockIndex:
             self._grouped.store(event)
         elif isinstance(event, BlocksRemoved):
             self._grouped.remove(event.hashes)
-        for key, held in self._grouped.take_changes().items():
-            if not held:
+        for key, is_cached in self._grouped.take_changes().items():
+            if not is_cached:
                 self._remember(key)
-            self._record((key,), held)
+            self._record((key,), is_cached)
 
     def _store(self, event: BlocksStored) -> None:
         parent: int | None = root(event.salt)
@@ -195,7 +195,7 @@ class KvBlockIndex:
             ranks = self._reported.get(key, 0) + 1
             self._reported[key] = ranks
             if ranks == 1:
-                self._record((key,), held=True)
+                self._record((key,), cached=True)
 
     def _release(self, rank: int, block: BlockHash) -> None:
         key = self._keys.pop((rank, block), None)
@@ -206,11 +206,11 @@ class KvBlockIndex:
         if not self._reported[key]:
             del self._reported[key]
             self._remember(key)
-            self._record((key,), held=False)
+            self._record((key,), cached=False)
 
-    def _record(self, keys: Sequence[int], held: bool) -> None:
+    def _record(self, keys: Sequence[int], cached: bool) -> None:
         if self.followed:
-            self._changes.update(dict.fromkeys(keys, held))
+            self._changes.update(dict.fromkeys(keys, cached))
 
     def _remember(self, key: int) -> None:
         """Notes that a block was removed."""

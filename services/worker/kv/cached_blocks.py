@@ -3,7 +3,7 @@
 A block's key stands for all tokens up to its end (`tokenization.block_keys`), so that blocks form
 chains that branch, and the cache always holds the beginning of a chain. Blocks that were used
 together form a run: chains branch only at the ends of runs, and a use is recorded once for each
-run. A prompt of 3,000 blocks costs a search and a copy, held or not, instead of 3,000 dictionary
+run. A prompt of 3,000 blocks costs a search and a copy, cached or not, instead of 3,000 dictionary
 entries.
 """
 
@@ -53,7 +53,7 @@ class CachedBlocks:
         self._size = 0
 
     def match(self, keys: Sequence[int]) -> int:
-        """Returns how many blocks of a chain are held, from its start."""
+        """Returns how many blocks of a chain are cached, from its start."""
         return self._walk(keys)[1]
 
     def use(self, keys: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:

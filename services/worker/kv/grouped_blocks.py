@@ -60,10 +60,10 @@ class GroupedBlocks:
 
     def count_reusable(self, keys: Sequence[int], most: int) -> int:
         """Returns how many of a prompt's first `most` blocks can be reused."""
-        held = 0
-        while held < most and self._is_held(keys[held]):
-            held += 1
-        for count in range(held - self._recomputed, 0, -1):
+        cached = 0
+        while cached < most and self._is_cached(keys[cached]):
+            cached += 1
+        for count in range(cached - self._recomputed, 0, -1):
             if keys[count - 1] in self._ends:
                 return count
         return 0
@@ -144,20 +144,22 @@ class GroupedBlocks:
         self._by_key[key] = block
         return block
 
-    def _is_held(self, key: int) -> bool:
+    def _is_cached(self, key: int) -> bool:
         block = self._by_key.get(key)
-        return block is not None and block.held
+        return block is not None and block.is_cached
 
     def _spread(self, changed: Block) -> None:
-        """Finds out which blocks are held from a changed one on."""
+        """Finds out which blocks are cached from a changed one on."""
         blocks = [changed]
         while blocks:
             block = blocks.pop()
-            held = block.copies > 0 and (block.parent is None or block.parent.held)
+            is_cached = block.copies > 0 and (block.parent is None or block.parent.is_cached)
             for number, group in self._groups.items():
-                held = held and (group.needed is not None or block.hash in self._stored[number])
-            if held != block.held:
-                block.held = held
+                is_cached = is_cached and (
+                    group.needed is not None or block.hash in self._stored[number]
+                )
+            if is_cached != block.is_cached:
+                block.is_cached = is_cached
                 blocks += block.followers.values()
             self._check(block)
 
@@ -213,7 +215,7 @@ class GroupedBlocks:
 
     def _check(self, block: Block) -> None:
         """Finds out whether a block is an end now."""
-        is_end = block.held and block.number % self._alignment == 0
+        is_end = block.is_cached and block.number % self._alignment == 0
         for group in self._groups.values():
             is_end = is_end and self._group_allows(group, block)
         self._set_end(block.key, is_end)
@@ -221,7 +223,7 @@ class GroupedBlocks:
     def _group_allows(self, group: LayerGroup, end: Block) -> bool:
         """Whether a group has the blocks that it needs at this end."""
         if group.needed is None:
-            return True  # else the end would not be held
+            return True  # else the end would not be cached
         if group.needed > 1 and self._recomputed:
             return False  # its window would have to go further than the end
         first = max(end.number - _reach(group, self._block_tokens) + 1, 1)

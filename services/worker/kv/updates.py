@@ -23,20 +23,20 @@ class KvUpdates:
     def take(self) -> Iterator[KvUpdate]:
         """Takes the changes of the index: first what was cleared, then the removed keys, then the
         stored ones."""
-        cleared, is_held = self._index.take_changes()
-        if cleared and not is_held:
+        cleared, is_cached = self._index.take_changes()
+        if cleared and not is_cached:
             yield self._update(cleared=True)
-        for part in _parts(is_held, held=False):
+        for part in _parts(is_cached, added=False):
             yield self._update(removed=part, cleared=cleared)
             cleared = False
-        for part in _parts(is_held, held=True):
+        for part in _parts(is_cached, added=True):
             yield self._update(stored=part, cleared=cleared)
             cleared = False
 
         is_offloaded = self._index.offloaded.take_changes()
-        for part in _parts(is_offloaded, held=False):
+        for part in _parts(is_offloaded, added=False):
             yield self._update(unloaded=part)
-        for part in _parts(is_offloaded, held=True):
+        for part in _parts(is_offloaded, added=True):
             yield self._update(offloaded=part)
 
     def _update(
@@ -76,8 +76,8 @@ class KvUpdates:
         )
 
 
-def _parts(changes: Mapping[int, bool], *, held: bool) -> Iterator[bytes]:
-    """Returns the packed keys that are held now, or no longer, in the parts of single updates."""
-    keys = [key for key, is_held in changes.items() if is_held == held]
+def _parts(changes: Mapping[int, bool], *, added: bool) -> Iterator[bytes]:
+    """Returns the packed keys that were added, or removed, in the parts of single updates."""
+    keys = [key for key, is_there in changes.items() if is_there == added]
     for start in range(0, len(keys), MAX_KEYS):
         yield pack(keys[start : start + MAX_KEYS])
