@@ -272,13 +272,14 @@ class _Chooser:
         return self._restored(number, [beginning]) if beginning is not None else _CLIENT
 
     def _decide(self, number: int) -> Match:
-        """The match of a turn by all rules, not yet compared with what the client sent."""
-        known = self._decide_alone(number)
-        if isinstance(known, Match):
-            return known
-        siblings = self._narrow_by_earlier_turns(number, known.siblings)
-        match = self._decide_among(number, siblings, known.proven)
-        self._known[number] = match
+        """The match of a turn by all rules, not yet compared with what the client sent. One without
+        turns stays, if no chosen turn descends from this one."""
+        match = self._decide_alone(number)
+        if isinstance(match, _Undecided):
+            siblings = self._narrow_by_earlier_turns(number, match.siblings)
+            match = self._known[number] = self._decide_among(number, siblings, match.proven)
+        if not match.turns:
+            self.matches[number] = match
         return match
 
     def _decide_alone(self, number: int) -> Match | _Undecided:
@@ -293,18 +294,15 @@ class _Chooser:
         key = self._history.key(number)
         if key not in self._store:
             return _UNKNOWN
-
-        evidence = self._history.evidence(number)
-        identified = self._store.find_identified(key, (*evidence.ids, *evidence.seals))
-        entry_digests = identified.entry.id_digests if identified is not None else []
-        digests = evidence.required_digests(entry_digests, self._history.unseal)
-        if digests:
-            return _decide_by_ids(identified, digests)
+        match = self._decide_by_ids(number)
+        if match is not None:
+            return match
 
         siblings = self._store.find(key, MAX_COMPARED + 1)
         if not siblings:
             return _UNKNOWN
-        if evidence.reasoning_digests:
+        if self._sent_reasoning(number):
+            evidence = self._history.evidence(number)
             siblings = [turn for turn in siblings if evidence.fits_reasoning(turn.entry)]
         if not siblings:
             return _CLIENT
@@ -314,6 +312,20 @@ class _Chooser:
         if _differ(siblings):
             return _Undecided(siblings, proven)
         return self._decide_among(number, siblings, proven)
+
+    def _decide_by_ids(self, number: int) -> Match | None:
+        """The match of a turn by the ids and seals of this server that the client sent; None if it
+        sent none."""
+        evidence = self._history.evidence(number)
+        sent = (*evidence.ids, *evidence.seals)
+        identified = self._store.find_identified(self._history.key(number), sent)
+        turn_digests = identified.entry.id_digests if identified is not None else []
+        digests = evidence.required_digests(turn_digests, self._history.unseal)
+        if not digests:
+            return None
+        if identified is None:
+            return _UNKNOWN
+        return Match(Outcome.FOUND, [identified]) if digests <= {*turn_digests} else _CLIENT
 
     def _decide_among(self, number: int, turns: list[Turn], proven: bool) -> Match:
         """The match among turns that differ in nothing but the prompt before them. `proven`: they
@@ -357,12 +369,8 @@ class _Chooser:
                 break
         newest = self._decided_before.get(oldest)
         for earlier in range(oldest, number):
-            if self._sent_reasoning(earlier):
-                match = self._decide(earlier)
-                if match.turns:
-                    newest = earlier
-                else:
-                    self.matches[earlier] = match  # stays, if no chosen turn descends from it
+            if self._sent_reasoning(earlier) and self._decide(earlier).turns:
+                newest = earlier
             self._decided_before[earlier + 1] = newest
         return newest
 
@@ -386,15 +394,6 @@ class _Chooser:
         """Notes that the store may lack the right entry of a turn."""
         if not self._history.is_complete(number):
             self.missing[self._history.key(number)] = None
-
-
-def _decide_by_ids(identified: Turn | None, digests: set[bytes]) -> Match:
-    """The match by the digests of ids and seals. `identified`: the turn that has one of them."""
-    if identified is None:
-        return _UNKNOWN
-    if digests <= set(identified.entry.id_digests):
-        return Match(Outcome.FOUND, [identified])
-    return _CLIENT
 
 
 def _is_found(known: Match | _Undecided) -> bool:

@@ -5,7 +5,8 @@ The template closes the turn's last part. After it the turn may lack text, or ha
 writes: a separator, the beginning of a call.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 from schemas.conversation import Call, ToolSpec
@@ -114,48 +115,40 @@ class CutTurns:
         calls, texts = _calls_and_texts_after(original.output.parts)
         end = self._end_of_calls(text, calls, original.tools, mode)
         if end is None:
-            return
-        for words in texts:
-            offset = text.find(words, end)
-            if offset < 0:
-                return
-            end = offset + len(words)
-        yield end
-
-        if not texts:
-            return
-        last_words = texts[-1]
-        for _ in range(MAX_ENDS - 1):
-            offset = text.find(last_words, end - len(last_words) + 1)
-            if offset < 0:
-                return
-            end = offset + len(last_words)
-            yield end
+            return iter(())
+        return islice(_ends_of_last(texts, text, end), MAX_ENDS)
 
     def _end_of_calls(
         self, text: str, number: int, tools: list[ToolSpec], mode: ParseMode
     ) -> int | None:
         """Where a turn's text completes this number of calls, at its first such character, as far
-        as that is near; None: it does not. A parser may report the end of a call only with what
-        follows, or with the end of the turn."""
+        as that is near; None: it does not."""
         if not number:
             return 0
-        end = self._read_end_of_calls(text, number, tools, mode)
-        cut_off = mode._replace(closed=False)
-        shorter = text if end is None else text[: end - 1]
-        calls: list[TurnPart] | None = None
-        for _ in range(_MAX_SEPARATOR_CHARS):
-            shorter = shorter.rstrip()
-            parts = self._reader.read(shorter, tools, cut_off) or []
-            if calls is None and _count_calls(parts) == number:
-                calls = parts
-            if not calls or parts != calls:
-                break
-            end = len(shorter)
-            shorter = shorter[:-1]
-        return end
+        reported = self._reported_end_of_calls(text, number, tools, mode)
+        before = text if reported is None else text[: reported - 1]
+        earlier = self._earlier_end_of_calls(before, number, tools, mode)
+        return reported if earlier is None else earlier
 
-    def _read_end_of_calls(
+    def _earlier_end_of_calls(
+        self, text: str, number: int, tools: list[ToolSpec], mode: ParseMode
+    ) -> int | None:
+        """Where calls are complete if the turn ends there, though a parser reports their end only
+        with what follows. The text is shortened while it has the same calls; None: the whole text
+        has another number of them."""
+        cut_off = mode._replace(closed=False)
+        text = text.rstrip()
+        calls = self._reader.read(text, tools, cut_off) or []
+        if _count_calls(calls) != number:
+            return None
+        for _ in range(_MAX_SEPARATOR_CHARS - 1):
+            shorter = text[:-1].rstrip()
+            if self._reader.read(shorter, tools, cut_off) != calls:
+                break
+            text = shorter
+        return len(text)
+
+    def _reported_end_of_calls(
         self, text: str, number: int, tools: list[ToolSpec], mode: ParseMode
     ) -> int | None:
         """Where a parser reports the end of this number of calls, before the end of the text; None:
@@ -190,6 +183,24 @@ def _calls_and_texts_after(parts: Iterable[TurnPart]) -> tuple[int, list[str]]:
         if text:
             texts.append(text)
     return calls, texts
+
+
+def _ends_of_last(texts: Sequence[str], text: str, start: int) -> Iterator[int]:
+    """Where the last of `texts`, which follow each other, may end after `start`; `start` if there
+    are none."""
+    if not texts:
+        yield start
+        return
+    *earlier, last = texts
+    for words in earlier:
+        offset = text.find(words, start)
+        if offset < 0:
+            return
+        start = offset + len(words)
+    offset = text.find(last, start)
+    while offset >= 0:
+        yield offset + len(last)
+        offset = text.find(last, offset + 1)
 
 
 def _completing(parser: TurnParser, pieces: Iterable[str], number: int) -> int | None:
