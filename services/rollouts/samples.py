@@ -102,26 +102,16 @@ class Sampler:
             sample.kind = "helper"
 
     def _summary_before(self, turn: SampledTurn, near: Sequence[_NearSample]) -> Parent | None:
-        """The turn that wrote the summary with which this one goes on.
-
-        A sample near it that has the same summary went on with it first.
-        """
+        """The turn that wrote the summary with which this one goes on."""
         of_session = [
             sample
             for sample in self._open.values()
             if sample.kind != "background" and (sample.is_of(turn) or self._one_run)
         ]
-        asked = _text_of(turn.question)
-        for writer in reversed(of_session):
-            if has_summary(asked, writer):
-                earlier = [_text_of(other.sample.question) for other in near]
-                if not any(has_summary(text, writer) for text in earlier):
-                    return Parent(writer.id, writer.turns[-1].span.turn, "compaction")
-            elif not near and writer.turns[-1].digest in turn.answers:
-                if begins_with_summary(turn.answers, writer, of_session):
-                    return Parent(writer.id, writer.turns[-1].span.turn, "compaction")
-                return None
-        return None
+        writer = _writer_of_summary(turn, near, of_session)
+        if writer is None:
+            return None
+        return Parent(writer.id, writer.turns[-1].span.turn, "compaction")
 
     def _break(self, turn: SampledTurn, near: Sequence[_NearSample]) -> Break | None:
         """Why this turn continues no sample."""
@@ -158,6 +148,22 @@ class Sampler:
 
 def _text_of(question: Sequence[str]) -> str:
     return bare_text("\n".join(question))
+
+
+def _writer_of_summary(
+    turn: SampledTurn, near: Sequence[_NearSample], of_session: Sequence[OpenSample]
+) -> OpenSample | None:
+    """The newest sample with a summary that a turn has in its question or, if no sample is near it,
+    as its first answer. A sample near the turn that has the same summary went on with it first."""
+    asked = _text_of(turn.question)
+    for writer in reversed(of_session):
+        if has_summary(asked, writer):
+            if not any(has_summary(_text_of(other.sample.question), writer) for other in near):
+                return writer
+        elif not near and writer.turns[-1].digest in turn.answers:
+            is_summary = begins_with_summary(turn.answers, writer, of_session)
+            return writer if is_summary else None
+    return None
 
 
 def _departure(other: OpenSample, turn: SampledTurn, at: int) -> Break:

@@ -307,7 +307,7 @@ class ToolSet:
         The text is empty for an unknown tool, which may be one of an MCP server, or of an earlier
         request.
         """
-        spec = self._find_change(block, field_path)
+        spec = self._note_change(block, field_path)
         if spec is None:
             return []
         if isinstance(block, wire.ToolRemovalBlock):
@@ -328,30 +328,37 @@ class ToolSet:
         replaces all text before it. Raises Invalid."""
         self._reset()
         for index, block in enumerate(changes):
-            spec = self._find_change(block, f"{field_path}.tool_changes.{index}")
+            spec = self._note_change(block, f"{field_path}.tool_changes.{index}")
             if spec is not None and isinstance(block, wire.ToolAdditionBlock):
                 self._put(replace(spec, deferred=False))
             elif spec is not None:
                 del self._by_name[spec.name]
                 self._listed -= not spec.deferred
 
-    def _find_change(self, block: ToolChange, field_path: str) -> ToolSpec | None:
-        """Finds the tool of a change, and notes the change."""
-        tool = None
+    def _note_change(self, block: ToolChange, field_path: str) -> ToolSpec | None:
+        """Notes a change, and returns its tool; None for an unknown one."""
+        tool = self._find_tool(block, field_path)
+        if tool is None:
+            return None
+        if isinstance(block, wire.ToolAdditionBlock):
+            block = self._definitions.get(tool.name, block)
+        self._changes.pop(tool.name, None)  # the order is that of the latest changes
+        self._changes[tool.name] = block
+        return tool
+
+    def _find_tool(self, block: ToolChange, field_path: str) -> ToolSpec | None:
+        """The tool of a change, added if it is a new one; None for an unknown one."""
         match block.tool:
             case wire.ToolDefinition(definition=definition):
                 tool = self._define(definition, f"{field_path}.tool.definition")
                 if tool is not None:
                     self._definitions[tool.name] = block
-            case wire.NamedTool(name=name):
-                tool = self._by_name.get(name)
-                if isinstance(block, wire.ToolAdditionBlock):
-                    tool = tool or self._restore(name)
-                    block = self._definitions.get(name, block)
-        if tool is not None:
-            self._changes.pop(tool.name, None)  # the order is that of the latest changes
-            self._changes[tool.name] = block
-        return tool
+                return tool
+            case wire.NamedTool(name=name) if name in self._by_name:
+                return self._by_name[name]
+            case wire.NamedTool(name=name) if isinstance(block, wire.ToolAdditionBlock):
+                return self._restore(name)
+        return None
 
     def _define(self, definition: wire.MessagesTool, field_path: str) -> ToolSpec | None:
         """Adds a tool that a message defines; None for one of a server."""

@@ -37,18 +37,20 @@ class AnswerBlocks:
             return None
         if not isinstance(event, EventInBlock):
             return event
-        tool = None
         if isinstance(event, BlockStart):
-            tool = self._hosted.get(event.name or "") if event.kind == "tool_use" else None
-            self._is_hidden = tool is not None and tool.hidden
-            self._shift -= self._is_hidden
+            event = self._translate_start(event)
         if self._is_hidden or (isinstance(event, Dispatch) and event.name in self._hosted):
             return None
-        if tool is not None and isinstance(event, BlockStart):
-            event = replace(event, kind="hosted")
         if self._shift:
             event = replace(event, block=event.block + self._shift)
         return event
+
+    def _translate_start(self, start: BlockStart) -> BlockStart:
+        """The start of a block, of the kind that the client gets. Notes whether it is hidden."""
+        tool = self._hosted.get(start.name or "") if start.kind == "tool_use" else None
+        self._is_hidden = tool is not None and tool.hidden
+        self._shift -= self._is_hidden
+        return start if tool is None else replace(start, kind="hosted")
 
     def end_turn(self, finish: Finish) -> None:
         """Adds the blocks of a turn that has ended."""
