@@ -11,7 +11,7 @@ refused.
 """
 
 from collections.abc import Collection
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -38,12 +38,20 @@ hundredth."""
 _MAX_SEED: Final = 2**63
 
 
+class OutputLimit(NamedTuple):
+    """The limit of output tokens, and what sets it."""
+
+    max_tokens: int
+    window_limited: bool
+    """The window sets it, not the client: reaching it means that the context is full."""
+
+
 class OutputSettings(Struct, frozen=True, kw_only=True):
     """The settings of what is decoded after a prompt."""
 
     max_tokens: int
     window_limited: bool
-    """The window sets `max_tokens`, not the client: reaching it means that the context is full."""
+    """As in `OutputLimit`."""
     stop_ids: list[int]
     """The ids that end the turn, each once."""
     sampling: Sampling
@@ -56,17 +64,17 @@ def output_settings(
     """The settings of the output after a prompt. `client`: the settings of the request; `window`:
     the workers' context window in tokens, if known. Raises ContextOverflow where prompt and answer
     do not fit."""
-    max_tokens, window_limited = limit_output(
+    limit = limit_output(
         prompt_tokens,
         client.max_tokens,
         setup.effective_window(window),
         setup.card.max_output_tokens or None,
     )
     return OutputSettings(
-        max_tokens=max_tokens,
-        window_limited=window_limited,
+        max_tokens=limit.max_tokens,
+        window_limited=limit.window_limited,
         stop_ids=_stop_ids(client, setup),
-        sampling=replace(with_defaults(client, setup.sampling), max_tokens=max_tokens),
+        sampling=replace(with_defaults(client, setup.sampling), max_tokens=limit.max_tokens),
     )
 
 
@@ -80,9 +88,9 @@ def _stop_ids(client: Sampling, setup: ModelSetup) -> list[int]:
 
 def limit_output(
     prompt_tokens: int, requested: int | None, window: int, cap: int | None = None
-) -> tuple[int, bool]:
-    """The limit of output tokens for a prompt in a window (both in tokens, the window holds prompt
-    and output), and whether the window sets it.
+) -> OutputLimit:
+    """The limit of the output after a prompt in a window (both in tokens, the window holds prompt
+    and output).
 
     `requested` None: what the window leaves; 0: the prompt is only prefilled. `cap`: the operator's
     longest answer, which clients see in the model list; a longer request is cut without an error.
@@ -110,8 +118,8 @@ def limit_output(
             details=details,
         )
     if requested is None or requested > left:
-        return left, True
-    return requested, False
+        return OutputLimit(left, window_limited=True)
+    return OutputLimit(requested, window_limited=False)
 
 
 def check_sampling(sampling: Sampling, vocab_size: int) -> None:

@@ -9,7 +9,6 @@ The sender of a turn uses its `TurnHold`. `Leads` decides which turns wait, and 
 """
 
 import asyncio
-from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import Self
@@ -22,6 +21,7 @@ from schemas.errors import TurnwireError
 from schemas.requests import NOT_HELD_S, GenerateReply, GenerateRequest, PrefillNotice
 from services.preprocessor.observer import AttemptObserver
 from services.preprocessor.prepared_turn import PreparedTurn, seconds_left
+from services.preprocessor.routing.kv_view import BlockKeys
 from services.preprocessor.routing.leads import MAX_HOLD_S, Lead, Leads, PendingPrompt
 from services.preprocessor.routing.placement import Placement
 from services.runtime.process import Process
@@ -139,12 +139,12 @@ class Holding:
 
     def open_hold(self, turn: PreparedTurn, observer: AttemptObserver) -> TurnHold:
         """Begins the hold of a turn."""
-        keys, block_tokens = self._keys_to_compare(turn)
+        blocks = self._keys_to_compare(turn)
         prompt = PendingPrompt(
             turn=turn.request.turn,
             tokens=turn.prompt_tokens,
-            keys=keys,
-            block_tokens=block_tokens,
+            keys=blocks.keys,
+            block_tokens=blocks.block_tokens,
             priority=turn.for_worker.priority,
             hold_s=MAX_HOLD_S - turn.request.held_s,
         )
@@ -194,14 +194,14 @@ class Holding:
             del self._waiting[prompt]
         await self._wait_to_resume()
 
-    def _keys_to_compare(self, turn: PreparedTurn) -> tuple[Sequence[int], int]:
-        """Returns `PendingPrompt.keys` and `block_tokens` of a turn."""
+    def _keys_to_compare(self, turn: PreparedTurn) -> BlockKeys:
+        """The keys of a prompt; none if it is too short to wait or to be waited for."""
         least = self.leads.hold_tokens
         if 0 < least <= turn.prompt_tokens:
-            keys, block_tokens = self.placement.block_keys(turn)
-            if len(keys) * block_tokens >= least:
-                return keys, block_tokens
-        return (), 1
+            blocks = self.placement.block_keys(turn)
+            if len(blocks.keys) * blocks.block_tokens >= least:
+                return blocks
+        return BlockKeys()
 
     async def _wait_to_resume(self) -> None:
         """Returns when a turn that waited may go on: one in a tick, because the process handles

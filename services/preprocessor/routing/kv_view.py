@@ -2,12 +2,21 @@
 publish, and by the prompts that it has sent itself."""
 
 from collections.abc import Collection, Sequence
+from typing import NamedTuple
 
 from schemas.control import Heartbeat
 from services.preprocessor.routing.kv_index import KvIndex
 from services.preprocessor.routing.kv_reader import KvEventReader
 from services.runtime.process import Process
 from services.tokenization.block_keys import KeyMemo, PromptKeys
+
+
+class BlockKeys(NamedTuple):
+    """The keys of a prompt's blocks."""
+
+    keys: Sequence[int] = ()
+    """Made on demand."""
+    block_tokens: int = 1
 
 
 class KvView:

@@ -14,7 +14,7 @@ from schemas.conversation import Conversation
 from schemas.errors import NotFound
 from schemas.requests import GenerateRequest
 from services.preprocessor.prepared_turn import PreparedTurn
-from services.preprocessor.routing.kv_view import KvView
+from services.preprocessor.routing.kv_view import BlockKeys, KvView
 from services.preprocessor.routing.router import Router, TurnProfile
 from services.runtime.presence.registry import cards_of
 from services.runtime.process import Process
@@ -64,8 +64,8 @@ class Placement:
         """The workers to try, best first. `computing`: leading tokens of the prompt that workers
         compute now, which count as cached; `again`: the turn has waited since an earlier call.
         Raises Unavailable, Overloaded, and NotFound if they lack the turn's adapter."""
-        able, late = self._able("worker")
-        able = self._with_adapter(able, turn.request.conversation.adapter)
+        able = self._with_adapter(self._able("worker"), turn.request.conversation.adapter)
+        late = self._late(able)
         avoid = turn.request.avoid
         if len(able) <= 1:  # the KV caches decide nothing
             profile = TurnProfile(output_tokens=turn.request.conversation.hints.osl)
@@ -96,8 +96,8 @@ class Placement:
         """Assigns a turn to a worker and to the best parser shard, for the block that sends it. The
         turn counts at both, and after the block only if the worker has accepted it. Raises
         Unavailable if there is no shard."""
-        able, late = self._able("parser")
-        parser = self._router.choose_parser(able, late=late)
+        able = self._able("parser")
+        parser = self._router.choose_parser(able, late=self._late(able))
         assignment = Assignment(parser, self.cache_salt(turn.request.conversation))
         self._router.assign(worker, parser)
         try:
@@ -125,8 +125,8 @@ class Placement:
         """
         tenant = conversation.client.tenant
         if tenant is not None:
-            able, _ = self._able("worker")
-            if any("salt" not in card.features for card in self._cards(able)):
+            cards = self._cards(self._able("worker"))
+            if any("salt" not in card.features for card in cards):
                 tenant = None
         of_client = conversation.hints.cache_salt
         salt = tenant if of_client is None else f"{tenant or ''}\n{of_client}"
@@ -144,7 +144,7 @@ class Placement:
     def cached_tokens(self, worker: str, prompt: bytes, conversation: Conversation) -> int | None:
         """Leading tokens of a prompt that one worker has in its cache; None where the worker is
         gone, or takes no new turns."""
-        able, _ = self._able("worker")
+        able = self._able("worker")
         this_worker = [heartbeat for heartbeat in able if heartbeat.id == worker]
         if not this_worker:
             return None
@@ -152,16 +152,16 @@ class Placement:
         salt = self._blocks_salt(conversation, this_worker)
         return self._kv.cached_tokens(prompt, salt, sizes).get(worker, 0)
 
-    def block_keys(self, turn: PreparedTurn) -> tuple[Sequence[int], int]:
-        """The keys of a prompt's blocks, made on demand, and the most tokens in a block of any
-        worker; without a worker that has a prefix cache there are none."""
-        able, _ = self._able("worker")
+    def block_keys(self, turn: PreparedTurn) -> BlockKeys:
+        """The keys of a prompt's blocks, as large as the largest of any worker; without a worker
+        that has a prefix cache there are none."""
+        able = self._able("worker")
         sizes = self._block_sizes(able)
         if not sizes:
-            return (), 0
+            return BlockKeys()
         largest = max(sizes)
         salt = self._blocks_salt(turn.request.conversation, able)
-        return self._kv.keys(turn.block_key_ids, salt, largest), largest
+        return BlockKeys(self._kv.keys(turn.block_key_ids, salt, largest), largest)
 
     def _profile(
         self, turn: PreparedTurn, workers: Sequence[Heartbeat], computing: Mapping[str, int]
@@ -201,11 +201,13 @@ class Placement:
         heartbeat = self._process.registry.get("worker", worker)
         return [] if heartbeat is None else [heartbeat]
 
-    def _able(self, stage: Stage) -> tuple[list[Heartbeat], set[str]]:
-        """The processes of a stage that take work, and which of them are late."""
+    def _able(self, stage: Stage) -> list[Heartbeat]:
+        """The processes of a stage that take work."""
+        return self._process.registry.able(stage, self._model)
+
+    def _late(self, able: Sequence[Heartbeat]) -> set[str]:
+        """Which of these processes are late."""
         registry = self._process.registry
         now = asyncio.get_running_loop().time()
         interval_s = self._process.config.bus.beat_interval_s
-        able = registry.able(stage, self._model)
-        late = {peer.id for peer in able if registry.is_late(stage, peer.id, now, interval_s)}
-        return able, late
+        return {peer.id for peer in able if registry.is_late(peer.stage, peer.id, now, interval_s)}
