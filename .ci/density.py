@@ -2,16 +2,16 @@
 
 Lines say little about size, because two lines can be packed into one. So this counts what they
 hold: nodes of the syntax tree and certain idioms, in 1,000 lines of text, and the functions and
-classes that ask most. Prints each figure that is over its limit, with the worst places, and ends
-with status 1 if there are any. A file has twice the limit of the average, so that none hides in the
-mean. The limits are near the densities of h11, httpcore, websockets, starlette, nats-py and
-trio.
+classes that ask most. Prints each figure that is over its limit, with the worst places, and each
+name that several classes have; ends with status 1 if there are any. A file has twice the limit of
+the average, so that none hides in the mean. The limits are near the densities of h11, httpcore,
+websockets, starlette, nats-py and trio.
 """
 
 import ast
 import subprocess
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -76,6 +76,8 @@ class FileCount:
     counts: Counter[str] = field(default_factory=Counter)
     places: list[tuple[str, int, str]] = field(default_factory=list)
     """Kind, weight and description of each heavy function and large class."""
+    classes: dict[str, str] = field(default_factory=dict)
+    """The place of each class."""
 
     def density(self, kind: str) -> float:
         """The count in 1,000 lines."""
@@ -148,7 +150,8 @@ def load_of(function: ast.AST) -> int:
 
 
 def count_class(file: FileCount, node: ast.ClassDef) -> None:
-    """Counts a class that is several things."""
+    """Notes a class, and counts it if it is several things."""
+    file.classes[node.name] = f"{file.name}:{node.lineno}"
     fields = set(fields_of(node))
     methods = sum(isinstance(member, FUNCTIONS) for member in node.body)
     if len(fields) > MAX_FIELDS or methods > MAX_METHODS:
@@ -194,6 +197,18 @@ def findings(files: list[FileCount]) -> Iterator[str]:
             places = [place for file in files for place in file.places if place[0] == kind]
             for _, _, place in sorted(places, key=lambda place: -place[1])[:WORST]:
                 yield f"    {place}"
+    yield from repeated_names(files)
+
+
+def repeated_names(files: list[FileCount]) -> Iterator[str]:
+    """Yields a line for each name that classes of several files have."""
+    places: defaultdict[str, list[str]] = defaultdict(list)
+    for file in files:
+        for name, place in file.classes.items():
+            places[name].append(place)
+    for name, found in places.items():
+        if len(found) > 1:
+            yield f"class {name}: {', '.join(found)}"
 
 
 def main(paths: list[str]) -> int:

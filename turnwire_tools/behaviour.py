@@ -111,7 +111,7 @@ class Comparison(Struct, frozen=True):
     p: float
 
 
-class Result(Struct, frozen=True):
+class ResultFile(Struct, frozen=True):
     """The result file."""
 
     a: str
@@ -231,7 +231,7 @@ def write_result(
     """Writes the file of `--into`, if there is one. Raises OSError."""
     if flags.into is None:
         return
-    result = Result(
+    result = ResultFile(
         a=flags.a,
         b=flags.b,
         agent=list(agent),

@@ -18,7 +18,7 @@ from turnwire_tools.clients.answer import APIS, Api
 from turnwire_tools.replay.command import directives, not_for_a_server
 from turnwire_tools.replay.gateway import ReplayGateway, serving
 from turnwire_tools.replay.player import Session
-from turnwire_tools.replay.replay_file import Gate, RecordedTurn, ReplayFile, read
+from turnwire_tools.replay.replay_file import Gate, ReplayFile, ReplayTurn, read
 
 FILES = sorted((Path(__file__).parents[1] / "replays" / "files").glob("*.jsonl"))
 REPLAYS = [
@@ -29,7 +29,7 @@ REPLAYS = [
 
 
 def session(replay: ReplayFile, api: Api, http: aiohttp.ClientSession, url: str) -> Session:
-    def ask(turn: RecordedTurn, text: str) -> str:
+    def ask(turn: ReplayTurn, text: str) -> str:
         return text + directives(replay, turn)
 
     return Session(replay, api, http, url, model=MODEL, ask=ask, count=True)

@@ -20,7 +20,7 @@ from services.cli.main import main
 from tests.kit.conversations import conversation
 from tests.kit.events import call, finish
 from tests.kit.nats import NatsServer
-from turnwire_tools.behaviour import Comparison, Result, sign_flip_p
+from turnwire_tools.behaviour import Comparison, ResultFile, sign_flip_p
 
 
 def test_p_is_the_share_of_signs_with_a_sum_as_far_from_zero_and_never_zero() -> None:
@@ -107,7 +107,7 @@ def test_turns_and_calls_of_both_sides_are_counted_and_compared(
     assert re.search(r"turns\W+1\.50\W+2\.00\W+1, 0, 1\W+1\.0000", out)
     assert re.search(r"calls\W+0\.50\W+3\.00\W+2, 0, 0\W+0\.5000", out)
 
-    result = codec.decode(into.read_bytes(), type=Result)
+    result = codec.decode(into.read_bytes(), type=ResultFile)
     runs = [(one.task, one.side, one.turns, one.calls) for one in result.runs]
     once = [("1", "a", 2, 1), ("1", "b", 3, 3), ("2", "b", 1, 3), ("2", "a", 1, 0)]
     assert runs == [*once, *(once[at] for at in (1, 0, 3, 2))]
@@ -123,10 +123,10 @@ def test_runs_of_an_experiment_that_fails_are_kept_and_never_written_over(
     into = tmp_path / "result.json"
     assert trial.run("--into", str(into)) == 1
     assert "the agent made no turn at b: does it use http://b" in capsys.readouterr().err
-    result = codec.decode(into.read_bytes(), type=Result)
+    result = codec.decode(into.read_bytes(), type=ResultFile)
     assert [(one.side, one.turns) for one in result.runs] == [("a", 1), ("b", 0)]
     assert result.comparisons == []
 
     assert trial.run("--into", str(into)) != 0
     assert "exists already" in capsys.readouterr().err
-    assert codec.decode(into.read_bytes(), type=Result) == result
+    assert codec.decode(into.read_bytes(), type=ResultFile) == result

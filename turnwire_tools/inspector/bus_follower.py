@@ -22,7 +22,7 @@ from services.runtime.config.stores import ImageStoreConfig
 from services.runtime.nats.bus import Bus, Delivery
 from services.runtime.observability.telemetry import open_log
 from turnwire_tools.inspector.fold import Fold
-from turnwire_tools.inspector.images import Images
+from turnwire_tools.inspector.images import InspectorImages
 from turnwire_tools.tap import messages
 
 CHECK_S = 0.5
@@ -48,7 +48,7 @@ class BusFollower:
         config: BusConfig,
         env: Mapping[str, str],
         fold: Fold,
-        images: Images,
+        images: InspectorImages,
         source: TurnSource,
         *,
         on_next: Callable[[Instance], None],

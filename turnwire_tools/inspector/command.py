@@ -34,7 +34,7 @@ from services.tokenization.tokenizer_files import load_backend
 from turnwire_tools.inspector import recording
 from turnwire_tools.inspector.bus_follower import BusFollower, TurnSource
 from turnwire_tools.inspector.fold import MIB, Fold
-from turnwire_tools.inspector.images import Images
+from turnwire_tools.inspector.images import InspectorImages
 from turnwire_tools.inspector.server import InspectorServer
 from turnwire_tools.inspector.tokens import Vocabularies
 
@@ -107,7 +107,7 @@ async def _serve(sources: Sources, files: tuple[Path, ...], flags: InspectorFlag
     source = TurnSource(names, live=not files)
     key = required_key(flags)
     hosts = AllowedHosts.of(flags.allowed_hosts, flags.host, guarded=key is not None)
-    images = Images()
+    images = InspectorImages()
     server = InspectorServer(fold, source, hosts, key=key, vocabularies=vocabularies, images=images)
 
     runner = web.AppRunner(server.app(), access_log=None, shutdown_timeout=0.1)

@@ -27,7 +27,7 @@ class ImageData(Struct, frozen=True):
     data: bytes
 
 
-class Images:
+class InspectorImages:
     """Images by their hash, which only those who saw the request have."""
 
     def __init__(self) -> None:

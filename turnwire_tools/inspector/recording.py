@@ -53,7 +53,7 @@ def _client(origin: Mapping[str, Any]) -> Client:
     return msgspec.convert(names, Client)
 
 
-def _turn(turn: replay_file.RecordedTurn, name: str, conversation: Conversation) -> Iterator[Timed]:
+def _turn(turn: replay_file.ReplayTurn, name: str, conversation: Conversation) -> Iterator[Timed]:
     """A recorded turn as messages, with times since its request."""
     prompt = turn.prompt or replay_file.RecordedPrompt(0.0)
     attempt = prompt.attempt
@@ -83,7 +83,7 @@ def _turn(turn: replay_file.RecordedTurn, name: str, conversation: Conversation)
 
 
 def _placed(
-    turn: replay_file.RecordedTurn, prompt: replay_file.RecordedPrompt, name: str, model: str
+    turn: replay_file.ReplayTurn, prompt: replay_file.RecordedPrompt, name: str, model: str
 ) -> GenerateRequest:
     """The request to a worker, as far as it was recorded."""
     return GenerateRequest(
@@ -101,7 +101,7 @@ def _placed(
     )
 
 
-def _opened(turn: replay_file.RecordedTurn, prompt: replay_file.RecordedPrompt) -> Prepared:
+def _opened(turn: replay_file.ReplayTurn, prompt: replay_file.RecordedPrompt) -> Prepared:
     limit = 0
     if turn.context is not None:
         limit = turn.context.max_tokens

@@ -44,7 +44,7 @@ class Hit(Struct, frozen=True):
     after: str = ""
 
 
-class Query:
+class SearchQuery:
     """A parsed query."""
 
     def __init__(self, text: str, *, texts: bool = True) -> None:
@@ -84,7 +84,7 @@ class Query:
         return Hit(turn.id) if value in str(getattr(turn, name)).casefold() else None
 
 
-def hits(fold: Fold, query: Query) -> Iterator[Hit | None]:
+def hits(fold: Fold, query: SearchQuery) -> Iterator[Hit | None]:
     """The hits, newest first; None for each turn that is not one, so that a caller can pause."""
     for turn in list(reversed(fold.turns.values())):
         yield query.find(turn)

@@ -56,7 +56,7 @@ class Part(Struct, frozen=True, kw_only=True):
     """It is not complete."""
 
 
-class Section(Struct, frozen=True, kw_only=True):
+class TurnSection(Struct, frozen=True, kw_only=True):
     """A turn in the conversation of its session."""
 
     turn: Row
@@ -95,13 +95,13 @@ class Sections:
         self._vocabularies = vocabularies
         self._places: LRUCache[str, Places] = LRUCache(KEPT)
 
-    def section(self, turn: InspectedTurn) -> Section:
+    def section(self, turn: InspectedTurn) -> TurnSection:
         """A turn as a part of its session's conversation."""
         previous = self._fold.turns.get(turn.previous)
         system, tools, items = _groups(turn, previous)
         placed = [system, listed(tools), items]
         places = self._places_of(turn, placed) if turn.prompt else _no_places(placed)
-        return Section(
+        return TurnSection(
             turn=row_of(turn),
             rest=_rest(turn, previous, places),
             system=_parts(system, places[0], HEAD_SHOWN),

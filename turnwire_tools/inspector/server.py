@@ -20,9 +20,9 @@ from schemas.errors import Forbidden
 from services.runtime.request_headers import AllowedHosts
 from turnwire_tools.inspector.bus_follower import TurnSource
 from turnwire_tools.inspector.fold import Fold
-from turnwire_tools.inspector.images import Images
+from turnwire_tools.inspector.images import InspectorImages
 from turnwire_tools.inspector.overview import Overview, overview
-from turnwire_tools.inspector.search import Hit, Query, hits
+from turnwire_tools.inspector.search import Hit, SearchQuery, hits
 from turnwire_tools.inspector.sections import Sections
 from turnwire_tools.inspector.tokens import Vocabularies, tokens_of
 from turnwire_tools.inspector.turns import InspectedTurn, Row
@@ -91,10 +91,10 @@ class InspectorServer:
         *,
         key: str | None,
         vocabularies: Vocabularies | None = None,
-        images: Images | None = None,
+        images: InspectorImages | None = None,
     ) -> None:
         """`key`: what a browser has to present; None: nothing, for a loopback address."""
-        self._images = images or Images()
+        self._images = images or InspectorImages()
         self._started = time.time()
         self._fold = fold
         self._source = source
@@ -188,7 +188,7 @@ class InspectorServer:
         return _json(OverviewView(sums, rows))
 
     async def _search(self, request: web.Request) -> web.Response:
-        query = Query(request.query.get("q", "")[:1000], texts=self._fold.texts)
+        query = SearchQuery(request.query.get("q", "")[:1000], texts=self._fold.texts)
         found: list[FoundTurn] = []
         pause_at = time.monotonic() + SEARCH_S
         for hit in hits(self._fold, query) if query else ():

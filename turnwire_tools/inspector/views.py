@@ -49,7 +49,7 @@ class Cost(Struct, frozen=True):
     """Turns from which that was estimated."""
 
 
-class TurnView(TurnDetails, kw_only=True):
+class InspectedTurnView(TurnDetails, kw_only=True):
     """One turn in full."""
 
     segments: list[PromptSegment]
@@ -101,7 +101,7 @@ def rows_of(fold: Fold, names: Iterable[str]) -> list[Row]:
     return [row_of(fold.turns[name]) for name in names if name in fold.turns]
 
 
-def turn_view(fold: Fold, turn: InspectedTurn) -> TurnView:
+def turn_view(fold: Fold, turn: InspectedTurn) -> InspectedTurnView:
     """All of a turn."""
     previous = None
     if turn.previous in fold.turns:
@@ -110,7 +110,7 @@ def turn_view(fold: Fold, turn: InspectedTurn) -> TurnView:
     if not fold.texts:
         blocks = [replace(block, text="") for block in blocks]
     return _view(
-        TurnView,
+        InspectedTurnView,
         turn,
         blocks=blocks,
         segments=segments_of(turn, fold.ancestors(turn)),

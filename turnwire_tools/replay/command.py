@@ -27,7 +27,7 @@ from turnwire_tools.clients.answer import Api, ClientAnswer
 from turnwire_tools.replay import replay_file
 from turnwire_tools.replay.gateway import ReplayGateway, serving
 from turnwire_tools.replay.player import OnEvent, Session
-from turnwire_tools.replay.replay_file import Fail, Gate, Output, Pause, RecordedTurn, ReplayFile
+from turnwire_tools.replay.replay_file import Fail, Gate, Output, Pause, ReplayFile, ReplayTurn
 
 GATE_MS = 200
 """Another server has no gates: it waits for this time at each."""
@@ -159,7 +159,7 @@ async def _session(
             headers = {"authorization": f"Bearer {flags.key}"} if flags.key else {}
             model = served.choose(flags.model).id
 
-            def ask(turn: RecordedTurn, text: str) -> str:
+            def ask(turn: ReplayTurn, text: str) -> str:
                 return text + directives(replay, turn)
 
             yield open_session(served.url, model=model, ask=ask, headers=headers)
@@ -176,7 +176,7 @@ async def _session(
             yield open_session(url, gateway=gateway)
 
 
-def directives(replay: ReplayFile, turn: RecordedTurn) -> str:
+def directives(replay: ReplayFile, turn: ReplayTurn) -> str:
     """The output of the turn and of the tool loop after it, in the form that `--script-mode
     request` reads from a user message: the n-th answer after the message is the n-th `[[say]]`."""
     first = replay.turns.index(turn)

@@ -44,8 +44,8 @@ from turnwire_tools.replay.replay_file import (
     Pause,
     RecordedEvents,
     RecordedTokens,
-    RecordedTurn,
     ReplayFile,
+    ReplayTurn,
     Step,
 )
 
@@ -123,7 +123,7 @@ class ReplayGateway:
         self._turn = replay.turns[0]
         self._progress: ClientProgress | None = None
 
-    def select(self, turn: RecordedTurn, progress: ClientProgress | None) -> None:
+    def select(self, turn: ReplayTurn, progress: ClientProgress | None) -> None:
         """Chooses the turn for the next request; without `progress`, all gates are open."""
         self._turn = turn
         self._progress = progress
@@ -160,7 +160,7 @@ class ReplayGateway:
 
     async def _play(
         self,
-        turn: RecordedTurn,
+        turn: ReplayTurn,
         progress: ClientProgress | None,
         parse: TurnParse | None,
         sink: TurnSink,
@@ -218,7 +218,7 @@ class ReplayGateway:
         return []
 
     def _parse(
-        self, turn: RecordedTurn, turn_id: str, conversation: Conversation, prepared: Prepared
+        self, turn: ReplayTurn, turn_id: str, conversation: Conversation, prepared: Prepared
     ) -> TurnParse | None:
         """The parse of a turn's output; None if the turn consists of recorded events."""
         context = parse_context(self._replay, conversation, prepared)

@@ -15,7 +15,7 @@ from turnwire_tools.clients.answer import Api, ClientAnswer, Story
 from turnwire_tools.clients.apis import CLIENTS
 from turnwire_tools.clients.shared import AnswerReader, IllFormed, SseParser
 from turnwire_tools.replay.gateway import GATE_TIMEOUT_S, MODEL, ClientProgress, ReplayGateway
-from turnwire_tools.replay.replay_file import RecordedTurn, ReplayFile, ToolResult
+from turnwire_tools.replay.replay_file import ReplayFile, ReplayTurn, ToolResult
 
 HEADERS = {
     "content-type": "application/json",
@@ -40,7 +40,7 @@ NOT_COUNTED = frozenset(
 
 OnEvent = Callable[[str, Any], None]
 """Called with the name and data of each event of a stream."""
-UserText = Callable[[RecordedTurn, str], str]
+UserText = Callable[[ReplayTurn, str], str]
 """Returns the text of a user message, from the turn and its text in the file."""
 
 
@@ -90,7 +90,7 @@ class Session:
             return Thinking("disabled")
         return Thinking()
 
-    async def turn(self, turn: RecordedTurn) -> Played:
+    async def turn(self, turn: ReplayTurn) -> Played:
         """Plays the next turn. Raises aiohttp.ClientError where the server does not answer."""
         body = self._request(turn)
         progress = ClientProgress(self.gate_timeout_s)
@@ -152,7 +152,7 @@ class Session:
             return []
         return [f"{counted} tokens are counted, the answer's usage has {prompt}"]
 
-    def _request(self, turn: RecordedTurn) -> bytes:
+    def _request(self, turn: ReplayTurn) -> bytes:
         model = self.conversation.model
         if turn.request is not None:
             return msgspec.json.encode({"model": model, **turn.request, "stream": self.stream})
@@ -182,7 +182,7 @@ class Session:
             self.conversation = msgspec.structs.replace(self.conversation, messages=turns)
 
 
-def problems(turn: RecordedTurn, answer: ClientAnswer, *, streamed: bool = True) -> list[str]:
+def problems(turn: ReplayTurn, answer: ClientAnswer, *, streamed: bool = True) -> list[str]:
     """The errors of an answer, compared with the file and in itself."""
     errors: list[str] = []
     if turn.expect is not None:
@@ -193,7 +193,7 @@ def problems(turn: RecordedTurn, answer: ClientAnswer, *, streamed: bool = True)
     return errors
 
 
-def _end_problems(turn: RecordedTurn, answer: ClientAnswer) -> list[str]:
+def _end_problems(turn: ReplayTurn, answer: ClientAnswer) -> list[str]:
     """The errors in how an answer ends."""
     errors = []
     # An error before the first block is a status.

@@ -154,7 +154,7 @@ class TurnStart(TurnProperties, omit_defaults=True, forbid_unknown_fields=True, 
             raise ValueError("request and api go together")
 
 
-class RecordedTurn(TurnStart, kw_only=True):
+class ReplayTurn(TurnStart, kw_only=True):
     """One request and its answer."""
 
     line: int
@@ -167,7 +167,7 @@ class ReplayFile(Struct):
 
     name: str
     header: Header
-    turns: list[RecordedTurn] = []
+    turns: list[ReplayTurn] = []
 
     @property
     def tools(self) -> list[ToolSpec]:
@@ -214,14 +214,14 @@ def _add_line(replay: ReplayFile, number: int, value: Any) -> None:
         replay.header = msgspec.convert(value, Header)
     elif keys & {"user", "results", "conversation", "request"}:
         start = msgspec.convert(value, TurnStart)
-        replay.turns.append(RecordedTurn(line=number, **msgspec.structs.asdict(start)))
+        replay.turns.append(ReplayTurn(line=number, **msgspec.structs.asdict(start)))
     elif replay.turns:
         _add_to_turn(replay.turns[-1], keys, value)
     else:
         raise ValueError("a turn begins with user, results, conversation or request")
 
 
-def _add_to_turn(turn: RecordedTurn, keys: set[str], value: Any) -> None:
+def _add_to_turn(turn: ReplayTurn, keys: set[str], value: Any) -> None:
     """Adds a step or properties. `keys`: of the line, if it is an object."""
     if isinstance(value, str):
         turn.steps.append(Output([value]))

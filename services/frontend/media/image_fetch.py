@@ -35,7 +35,7 @@ _Wanted: TypeAlias = tuple[str | None, str]
 """The tenant that wants an image, and its URL."""
 
 
-class _Fetched(NamedTuple):
+class _FetchedImage(NamedTuple):
     """The result of a fetch."""
 
     data: bytes | None
@@ -84,7 +84,7 @@ class ImageFetcher:
         self._log = log
         self._connector = connector
         self._client: aiohttp.ClientSession | None = None
-        self._fetched: LRUCache[_Wanted, _Fetched] = LRUCache(CACHE_BYTES, _size)
+        self._fetched: LRUCache[_Wanted, _FetchedImage] = LRUCache(CACHE_BYTES, _size)
         self._fetching: dict[_Wanted, asyncio.Task[bytes | None]] = {}
 
     def allows(self, url: str) -> bool:
@@ -118,11 +118,11 @@ class ImageFetcher:
                 data = await self._get(url)
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             until = asyncio.get_running_loop().time() + FAILED_S
-            self._fetched[wanted] = _Fetched(None, until)
+            self._fetched[wanted] = _FetchedImage(None, until)
             # Neither the URL, which may be signed, nor the error's text, which may contain it.
             self._log.warning("image.fetch_failed", host=host_of(url), error=type(error).__name__)
             return None
-        self._fetched[wanted] = _Fetched(data, math.inf)
+        self._fetched[wanted] = _FetchedImage(data, math.inf)
         return data
 
     async def _get(self, url: str) -> bytes:
@@ -152,6 +152,6 @@ class ImageFetcher:
             await self._client.close()
 
 
-def _size(fetched: _Fetched) -> int:
+def _size(fetched: _FetchedImage) -> int:
     """Returns the size of an entry of the cache."""
     return len(fetched.data or b"") + _ENTRY_BYTES

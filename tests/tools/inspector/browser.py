@@ -21,7 +21,7 @@ from PIL import Image, ImageDraw
 from services.runtime.request_headers import AllowedHosts
 from turnwire_tools.inspector.bus_follower import TurnSource
 from turnwire_tools.inspector.fold import Fold
-from turnwire_tools.inspector.images import Images
+from turnwire_tools.inspector.images import InspectorImages
 from turnwire_tools.inspector.server import InspectorServer
 
 webdriver = pytest.importorskip("selenium.webdriver")
@@ -136,7 +136,7 @@ def serving(fold: Fold, source: TurnSource | None = None, port: int = 0) -> Iter
     """Serves the page of a fold from a thread; gives its address."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
-    images = Images()
+    images = InspectorImages()
     images.connect(Pictures())  # type: ignore[arg-type]
     server = InspectorServer(
         fold,

@@ -19,7 +19,7 @@ from tests.kit.nats import NatsServer
 from tests.kit.waiting import eventually
 from turnwire_tools.inspector.bus_follower import BusFollower, TurnSource
 from turnwire_tools.inspector.fold import Fold
-from turnwire_tools.inspector.images import Images
+from turnwire_tools.inspector.images import InspectorImages
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ async def following(
     server: NatsServer, env: dict[str, str], fold: Fold, source: TurnSource, passed: list[Instance]
 ) -> AsyncIterator[None]:
     config = BusConfig(nats_url=server.url)
-    images = Images()
+    images = InspectorImages()
     async with BusFollower(config, env, fold, images, source, on_next=passed.append) as follower:
         task = asyncio.create_task(follower.stay())
         yield

@@ -18,7 +18,7 @@ from turnwire_tools.inspector.command import InspectorFlags, addresses, required
 from turnwire_tools.inspector.fold import Fold
 from turnwire_tools.inspector.recording import read
 from turnwire_tools.inspector.turns import Row
-from turnwire_tools.inspector.views import PromptSegment, TurnView, segments_of, turn_view
+from turnwire_tools.inspector.views import InspectedTurnView, PromptSegment, segments_of, turn_view
 from turnwire_tools.tap.messages import line_of
 from turnwire_tools.tap.recorder import BusRecorder
 
@@ -48,7 +48,7 @@ class Recording(Bus):
         self.turns += b"".join(self.recorder.take(message, self.now, receiver))
 
 
-def session(bus: Bus) -> list[TurnView]:
+def session(bus: Bus) -> list[InspectedTurnView]:
     """Two turns; the second one's instructions changed."""
     said = Text("I look.")
     first = asked(user("Question"), session=None)
@@ -59,11 +59,11 @@ def session(bus: Bus) -> list[TurnView]:
     return views(bus.fold)
 
 
-def views(fold: Fold) -> list[TurnView]:
+def views(fold: Fold) -> list[InspectedTurnView]:
     return [turn_view(fold, turn) for turn in fold.turns.values()]
 
 
-def played(text: bytes) -> list[TurnView]:
+def played(text: bytes) -> list[InspectedTurnView]:
     fold = Fold()
     for at, receiver, message in read("file", text.decode()):
         fold.take(message, at, receiver)

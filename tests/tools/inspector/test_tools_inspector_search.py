@@ -6,7 +6,7 @@ from schemas.conversation import Call, Client, Reasoning, Text
 from tests.kit.conversations import user
 from tests.tools.inspector.by_hand import Bus, answer, asked, result
 from turnwire_tools.inspector.fold import Fold
-from turnwire_tools.inspector.search import Hit, Query, hits
+from turnwire_tools.inspector.search import Hit, SearchQuery, hits
 
 LS = Call("toolu_77", "Bash", '{"command": "ls -la"}')
 
@@ -22,7 +22,7 @@ def played(bus: Bus) -> Fold:
 
 
 def found(fold: Fold, text: str, **more: bool) -> list[Hit]:
-    return [hit for hit in hits(fold, Query(text, **more)) if hit is not None]
+    return [hit for hit in hits(fold, SearchQuery(text, **more)) if hit is not None]
 
 
 @pytest.mark.parametrize(
@@ -73,4 +73,4 @@ def test_without_texts_only_names_and_ids_are_found(played: Fold) -> None:
 
 
 def test_an_empty_query_finds_nothing() -> None:
-    assert not Query("  ")
+    assert not SearchQuery("  ")

@@ -11,7 +11,7 @@ from services.tokenization.tokenizer_files import load_backend
 from tests.kit.conversations import user
 from tests.tools.inspector.by_hand import TOOLS, Bus, answer, asked, result
 from turnwire_tools.inspector.fold import Fold
-from turnwire_tools.inspector.sections import Section, Sections
+from turnwire_tools.inspector.sections import Sections, TurnSection
 from turnwire_tools.inspector.tokens import Vocabularies
 from turnwire_tools.inspector.turns import InspectedTurn
 
@@ -19,7 +19,7 @@ TASK = Call("toolu_9", "Task", json.dumps({"prompt": "Search the\nhistory.", "n"
 PROMPT = list(range(1000, 1200))
 
 
-def section(fold: Fold, turn: InspectedTurn) -> Section:
+def section(fold: Fold, turn: InspectedTurn) -> TurnSection:
     return Sections(fold, Vocabularies()).section(turn)
 
 

@@ -16,7 +16,7 @@ from tests.tools.inspector.by_hand import Bus, answer, asked, result, user
 from turnwire_tools.clients.shared import SseParser
 from turnwire_tools.inspector.bus_follower import TurnSource
 from turnwire_tools.inspector.fold import Fold
-from turnwire_tools.inspector.images import Images
+from turnwire_tools.inspector.images import InspectorImages
 from turnwire_tools.inspector.server import MAX_HITS, PAGE, ROWS_PER_TICK, InspectorServer
 
 KEY = "a-key-of-sixteen-characters"
@@ -24,7 +24,7 @@ KEY = "a-key-of-sixteen-characters"
 
 @asynccontextmanager
 async def serving(
-    fold: Fold, key: str | None = None, images: Images | None = None
+    fold: Fold, key: str | None = None, images: InspectorImages | None = None
 ) -> AsyncIterator[TestClient[Any, Any]]:
     server = InspectorServer(fold, TurnSource("the bus"), AllowedHosts([]), key=key, images=images)
     async with TestClient(TestServer(server.app())) as client:
@@ -160,7 +160,7 @@ class Bucket:
 async def test_images_are_served_as_pixels_or_not_at_all(fold: Fold) -> None:
     png = b"\x89PNG\r\n\x1a\n" + b"x" * 50
     bucket = Bucket({"aa": png, "bb": b"<svg onload=alert(1)>"})
-    images = Images()
+    images = InspectorImages()
     async with serving(fold, images=images) as client:
         assert (await client.get("/api/images/aa")).status == 404  # a recording has no bucket
         images.connect(bucket)  # type: ignore[arg-type]

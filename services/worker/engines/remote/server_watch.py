@@ -31,7 +31,7 @@ MISSED_PULSES = 3
 UNAVAILABLE = 503
 
 
-class OpenStream:
+class WatchedStream:
     """The stream of one turn, as the watch sees it."""
 
     def __init__(self, turn: EngineTurn) -> None:
@@ -60,7 +60,7 @@ class ServerWatch:
         self._turns = turns
         self._pause = pause
         self._silence_s = silence_s
-        self._streams: set[OpenStream] = set()
+        self._streams: set[WatchedStream] = set()
         self._missed = 0
         self._got_chunk = False
         """Whether a chunk has come since the last pulse was requested."""
@@ -87,17 +87,17 @@ class ServerWatch:
         """Takes the first pulse. Raises Unreachable, HttpRefusal."""
         self.pulse = await self.dialect.pulse(self.http)
 
-    def add(self, turn: EngineTurn) -> OpenStream:
+    def add(self, turn: EngineTurn) -> WatchedStream:
         """Watches the stream of a turn, until `remove`."""
-        stream = OpenStream(turn)
+        stream = WatchedStream(turn)
         self._streams.add(stream)
         return stream
 
-    def remove(self, stream: OpenStream) -> None:
+    def remove(self, stream: WatchedStream) -> None:
         """Watches a stream no more."""
         self._streams.discard(stream)
 
-    def record_chunk(self, stream: OpenStream) -> None:
+    def record_chunk(self, stream: WatchedStream) -> None:
         """Records that a chunk of a turn has come."""
         stream.last_chunk_at = asyncio.get_running_loop().time()
         self._got_chunk = True
