@@ -61,7 +61,7 @@ class StoredResponse(StoredRecord, frozen=True, omit_defaults=True, kw_only=True
     """The items of its own request, each with an id; earlier items are those of `previous`."""
     output: list[Raw] = []
     events: bytes = b""
-    """The recording of its stream (`EventPacker`); empty where it was not streamed."""
+    """The recording of its stream (`ZstdPacker`); empty where it was not streamed."""
     background: bool = False
     context: list[Raw] | None = None
     """Set where it was compacted: the items with which a chain starts here, in place of the earlier

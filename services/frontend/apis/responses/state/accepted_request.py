@@ -19,7 +19,7 @@ from services.frontend.apis.responses.render.response_renderer import (
 )
 from services.frontend.apis.responses.request import ResponsesRequest
 from services.frontend.apis.responses.state.input_items import InputItems
-from services.frontend.apis.responses.state.recording import EventPacker, NoPacker, StreamRecorder
+from services.frontend.apis.responses.state.recording import EventPacker, StreamRecorder, ZstdPacker
 from services.frontend.stored.memory import MemoryStore
 from services.frontend.stored.record import StoredResponse
 from services.frontend.turns.interfaces import ParsedRequest, RenderInfo
@@ -44,7 +44,7 @@ class AcceptedRequest:
         background response even if they do not ask to store it."""
         decoded = self.request.decoded
         is_kept = decoded.store or decoded.body.background
-        packer = EventPacker() if is_kept else NoPacker()
+        packer = ZstdPacker() if is_kept else EventPacker()
         return StreamRecorder(self.request.renderer(answer), packer)
 
     def record(
@@ -128,7 +128,7 @@ class StoredStream(StreamRecorder):
     """Renders the stream of a response, and stores the response when its turn has ended."""
 
     def __init__(self, stream: ResponseRenderer, request: StoredRequest) -> None:
-        super().__init__(stream, EventPacker())
+        super().__init__(stream, ZstdPacker())
         self._request = request
 
     @override

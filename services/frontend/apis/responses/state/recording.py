@@ -15,6 +15,18 @@ _CHUNK_BYTES = 64 * 1024
 
 
 class EventPacker:
+    """Receives a stream while it is sent. This one keeps nothing, of a response that is not
+    stored."""
+
+    def add(self, data: bytes) -> None:
+        """Adds the next bytes of the stream."""
+
+    def pack(self) -> bytes:
+        """The stream so far, for `unpack_events`."""
+        return b""
+
+
+class ZstdPacker(EventPacker):
     """Compresses a stream while it is sent. Events repeat each other, so they shrink to a tenth or
     less."""
 
@@ -24,35 +36,27 @@ class EventPacker:
         self._pending: list[bytes] = []
         self._pending_bytes = 0
 
+    @override
     def add(self, data: bytes) -> None:
-        """Adds the next bytes of the stream."""
         self._pending.append(data)
         self._pending_bytes += len(data)
         if self._pending_bytes >= _CHUNK_BYTES:
-            self._pack()
+            self._compress()
 
+    @override
     def pack(self) -> bytes:
-        """The stream so far, for `unpack_events`."""
         if self._pending:
-            self._pack()
+            self._compress()
         return bytes(self._packed)
 
-    def _pack(self) -> None:
+    def _compress(self) -> None:
         self._packed += zstandard.ZstdCompressor(level=1).compress(b"".join(self._pending))
         self._pending.clear()
         self._pending_bytes = 0
 
 
-class NoPacker(EventPacker):
-    """Keeps nothing, of a response that is not stored."""
-
-    @override
-    def add(self, data: bytes) -> None:
-        pass
-
-
 def unpack_events(packed: bytes) -> bytes:
-    """The stream that an `EventPacker` compressed."""
+    """The stream that a `ZstdPacker` compressed."""
     with zstandard.ZstdDecompressor().stream_reader(packed, read_across_frames=True) as reader:
         return reader.read()
 
