@@ -69,7 +69,7 @@ class Parser(Service, FrameSource):
         self._turn_removed = asyncio.Event()
         self.models = [ModelCard(name=model)]
         process.registry.on_leave.append(self._peer_left)
-        FrontendWatch(process, self._frontend_gone)
+        self._frontend_watch = FrontendWatch(process, self._frontend_gone)
 
     # -- one tick: from a frame of tokens to frames of events
 

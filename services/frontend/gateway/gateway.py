@@ -57,7 +57,7 @@ class BusGateway(TurnGateway):
         self._config = config
         self._attempts = TurnAttempts(process, config, catalog, preprocessors, self.table)
         self._receiver = EventReceiver(process, catalog, self.prompts, self.table, self._attempts)
-        ProcessWatch(process, self.table, self._attempts)
+        self._process_watch = ProcessWatch(process, self.table, self._attempts)
 
     async def start(self) -> None:
         """Subscribes to events. Turns can be opened afterwards."""

@@ -45,7 +45,7 @@ class TokenOutput(FrameSource):
         self.turns = Decodings(self._outbox, pacer, self._drain, observer)
         """The turns that decode."""
         process.registry.on_leave.append(self._peer_left)
-        FrontendWatch(process, self._frontend_gone)
+        self._frontend_watch = FrontendWatch(process, self._frontend_gone)
         process.on_tick.append(self._expire)
         process.on_attached.append(self._attached)
 
