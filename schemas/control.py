@@ -190,8 +190,9 @@ class Cancel(Struct, frozen=True, omit_defaults=True):
         "failed",
         "unreadable",
     ]
-    """`unreadable`: a shard could not parse the stream's context; the worker reports it to the
-    frontend."""
+    """`hangup`: the frontend does not need the turn any more. `failed`: the turn failed in its
+    parser. `unreadable`: a shard could not parse the stream's context; the worker reports it to the
+    frontend. Releases up to 0.2.0 read no other reasons, and ignore a cancel with one."""
 
 
 EngineAction: TypeAlias = Literal["pause", "resume", "weights"]

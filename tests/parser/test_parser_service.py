@@ -1,25 +1,37 @@
 """The parser on the bus: frames of tokens become frames of events."""
 
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import pytest
 from typing_extensions import override
 
 from schemas import subjects
+from schemas.control import Cancel
 from schemas.events import Failed, Finish, FinishReason
 from schemas.frames import EventEntry, EventFrame, TokenFinish, TokenFrame
+from services.frontend.turns.interfaces import CancelReason
 from services.parser.ledger_writer import LedgerWriter
 from services.parser.service import Parser
 from services.parser.shard import Shard
 from services.parser.turn_parse import TurnParse
 from services.runtime.process import Process
+from tests.kit.gateway import Stage
 from tests.kit.processes import MakeProcess
 from tests.kit.waiting import eventually
 from tests.parser.shard_turns import SEALER, STOP, VOCABULARY, entry, ids_of
 
 NO_TOKENS = (-1, 1 << 32)
 """Ids that no token can have."""
+
+
+class CountingLedgerWriter(LedgerWriter):
+    def __init__(self) -> None:
+        self.turns: list[str] = []
+
+    @override
+    def write(self, parse: TurnParse) -> None:
+        self.turns.append(parse.stream.turn)
 
 
 class BrokenLedgerWriter(LedgerWriter):
@@ -61,6 +73,33 @@ async def events_of(frontend: Process) -> list[EventEntry]:
     )
     await frontend.bus.flush()
     return received
+
+
+@pytest.mark.parametrize("reason", get_args(CancelReason))
+async def test_turn_is_dropped_whyever_its_frontend_cancels_it(
+    make_process: MakeProcess, reason: CancelReason
+) -> None:
+    """Also where another choice of the request failed: the ledger gets what was sent."""
+    stage = Stage()
+    await stage.gateway.start()
+    _, opening = await stage.begin("t")
+    stage.prepare("t")
+    (await opening).cancel(reason)
+    (cancel,) = stage.process.published_of(Cancel)
+
+    process = await make_process("parser", "p")
+    others = await make_process("frontend", "f")
+    received = await events_of(others)
+    ledger = CountingLedgerWriter()
+    parser = Parser(process, Shard(VOCABULARY, SEALER), "m", ledger)
+    await parser.start()
+    await process.bus.flush()
+    begun = entry(0, ids_of("Well then"), scored=False)
+    others.publish(subjects.tokens(process.id), TokenFrame("w", 1, [begun]))
+    await eventually(lambda: bool(received))
+    others.publish(subjects.cancel("m"), cancel)
+    await eventually(lambda: parser.load().running == 0)
+    assert ledger.turns == ["t"]
 
 
 @pytest.mark.parametrize("ids", [[bad, *more] for bad in NO_TOKENS for more in ([], [5])], ids=str)

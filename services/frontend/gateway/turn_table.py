@@ -84,7 +84,9 @@ class TurnTable:
     def cancel(self, turn: BusTurn, reason: CancelReason) -> None:
         """Ends a turn that its client does not want any more."""
         if self.end(turn, StateEvent.CANCELLED, cancelled=reason):
-            self.publish_cancel(turn.card.name, turn.id, turn.attempt.number, reason)
+            # Not `failed`, which parsers send, and no new reason, which older releases cannot read.
+            sent = "hangup" if reason == "abandoned" else reason
+            self.publish_cancel(turn.card.name, turn.id, turn.attempt.number, sent)
             turn.observer.cancelled(reason)
 
     def end(
@@ -117,7 +119,11 @@ class TurnTable:
         return turn in self._just_cancelled
 
     def publish_cancel(
-        self, model: str, turn: str, attempt: int, reason: CancelReason | Literal["superseded"]
+        self,
+        model: str,
+        turn: str,
+        attempt: int,
+        reason: Literal["hangup", "slow_reader", "timeout", "superseded"],
     ) -> None:
         """Cancels the attempts up to this one in all processes."""
         self._just_cancelled.note(turn, attempt)

@@ -165,7 +165,7 @@ class RecordedTurn(TurnSink):
         if self._turn is None:
             raise ended_error(self._aborted)
         if self._aborted:  # just before the turn was open
-            self._turn.cancel("failed")
+            self._turn.cancel("abandoned")
             raise ended_error(self._aborted)
         return OpenTurn(self._for_client(self._turn.prepared), self.cancel)
 
@@ -207,9 +207,9 @@ class RecordedTurn(TurnSink):
         self._fail("aborted")
         self._aborted = why
         if self._turn is None:
-            self._opening.cancel("failed")
+            self._opening.cancel("abandoned")
         else:
-            self._turn.cancel("failed")
+            self._turn.cancel("abandoned")
             self._sink.push([Failed(ended_error(why).info)])
 
     def _end(self, last: LastEvent) -> None:

@@ -145,11 +145,11 @@ class RunningAnswer:
         try:
             await self._open(choices, sink, may_shorten=may_shorten)
             if sink.failed:
-                self.cancel("failed")
+                self.cancel("abandoned")
             await sink.finish()
         finally:
             if sink.failed:
-                self.cancel("failed")
+                self.cancel("abandoned")
             elif not sink.ended:
                 self.cancel("hangup")
             self._open_turns = ()  # each holds the sink, which may hold the answer: a cycle
@@ -250,7 +250,7 @@ class ChoiceSink(TurnSink):
         sink = self._sink
         sink.push(events, tokens, self._choice)
         if sink.failed and sink.started:  # before its start, `_run_turns` gets the failure
-            self._answer.cancel("failed")
+            self._answer.cancel("abandoned")
 
 
 @asynccontextmanager

@@ -54,7 +54,7 @@ class CancelScope:
 
 def reason_of(error: BaseException) -> CancelReason:
     """Returns the reason to cancel the turns of an answer that ends with this error: the message of
-    the cancellation, "hangup" if it has none, or "failed" for another error."""
+    the cancellation, "hangup" if it has none, or "abandoned" for another error."""
     if isinstance(error, asyncio.CancelledError):
         return _REASONS.get(str(error), "hangup")
-    return "failed"
+    return "abandoned"

@@ -23,8 +23,9 @@ from services.frontend.http.auth import Caller
 from services.frontend.media.image_reader import RequestImages
 from services.frontend.models.catalog import Catalog
 
-CancelReason: TypeAlias = Literal["hangup", "slow_reader", "timeout", "failed"]
-"""`failed`: another choice of the same request failed."""
+CancelReason: TypeAlias = Literal["hangup", "slow_reader", "timeout", "abandoned"]
+"""`abandoned`: this server does not need the turn any more, as after the failure of another choice
+of the same request, or the end of its rollout."""
 
 
 @final

@@ -51,7 +51,7 @@ async def test_turn_that_resumes_is_not_requested_where_the_drain_is_cut(stage: 
     assert len(stage.process.bus.requests) == 1
 
 
-@pytest.mark.parametrize("message", ["timeout", "failed", None])
+@pytest.mark.parametrize("message", ["timeout", "slow_reader", None])
 async def test_turn_is_cancelled_for_the_reason_of_its_opening(
     stage: Stage, message: str | None
 ) -> None:

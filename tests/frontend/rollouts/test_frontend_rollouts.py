@@ -34,7 +34,7 @@ async def test_abort_ends_open_turns(served: Served, gateway: TokenGateway, when
     assert "aborted" in refused.json["error"]["message"]
     if when == "opening":
         await gateway.open_cancelled.wait()
-        assert gateway.open_cancelled_for == "failed"
+        assert gateway.open_cancelled_for == "abandoned"
     else:
         await gateway.turns[-1].cancel_seen.wait()
     assert await agent.missing() == ["aborted"]
@@ -167,7 +167,7 @@ async def test_abort_reaches_turns_of_other_frontends(gateway: TokenGateway) -> 
         await eventually(lambda: len(gateway.turns) == 1)
         assert (await agent.call("POST", "/abort")).json["open_turns"] == 0
         assert (await asking).status == 400
-        assert gateway.turns[-1].cancelled == ["failed"]
+        assert gateway.turns[-1].cancelled == ["abandoned"]
 
 
 @pytest.mark.parametrize("notices", [True, False])

@@ -12,20 +12,20 @@ async def test_cancelled_code_gets_the_reason_and_the_task_goes_on() -> None:
     reasons = []
     scope = CancelScope()
     with scope:
-        asyncio.get_running_loop().call_soon(scope.cancel, "failed")
+        asyncio.get_running_loop().call_soon(scope.cancel, "abandoned")
         try:
             await asyncio.sleep(LIMIT_S)
         except asyncio.CancelledError as error:
             reasons.append(reason_of(error))
             raise
     await asyncio.sleep(0)
-    assert (reasons, scope.reason) == (["failed"], "failed")
+    assert (reasons, scope.reason) == (["abandoned"], "abandoned")
 
 
 async def test_code_that_ends_in_time_is_not_cancelled() -> None:
     with CancelScope() as scope:
         pass
-    scope.cancel("failed")
+    scope.cancel("abandoned")
     await asyncio.sleep(0)
     assert scope.reason is None
 
@@ -48,5 +48,5 @@ async def test_cancellation_of_the_task_is_not_ended() -> None:
 
 
 def test_other_errors_are_failures() -> None:
-    assert reason_of(ZeroDivisionError()) == "failed"
+    assert reason_of(ZeroDivisionError()) == "abandoned"
     assert reason_of(asyncio.CancelledError("because")) == "hangup"

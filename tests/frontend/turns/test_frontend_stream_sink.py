@@ -113,5 +113,5 @@ async def test_choice_that_fails_after_text_of_another_cancels_the_others(*, str
         reply = await asyncio.wait_for(answering, LIMIT_S)
         assert reply.status == (200 if stream else 500)
         assert "engine died" in reply.text
-        assert [turn.cancelled for turn in gateway.turns] == [["failed"]] * 3
+        assert [turn.cancelled for turn in gateway.turns] == [["abandoned"]] * 3
     assert served.lines[-1]["outcome"] == "engine"
