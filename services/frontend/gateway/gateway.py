@@ -25,7 +25,7 @@ from services.frontend.gateway.event_receiver import EventReceiver
 from services.frontend.gateway.preprocessor_client import PreprocessorClient
 from services.frontend.gateway.process_watch import ProcessWatch
 from services.frontend.gateway.prompt_origins import PromptOrigins
-from services.frontend.gateway.turn_span import observe_turn
+from services.frontend.gateway.turn_observer import observe_turn
 from services.frontend.gateway.turn_state import BusTurn, Ended, Placing, StateEvent, Waiting
 from services.frontend.gateway.turn_table import TurnTable
 from services.frontend.media.image_reader import RequestImages

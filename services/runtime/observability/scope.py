@@ -1,4 +1,4 @@
-"""The parent of the spans that a process records of a turn, with or without tracing."""
+"""The spans that a process records of a turn, with or without tracing."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final, TypeAlias
@@ -9,8 +9,14 @@ Attributes: TypeAlias = Mapping[str, Value | None]
 
 
 class Scope:
-    """A parent of spans. This one records none, because the turn is not traced; a `TracedScope`
-    does."""
+    """A span as the parent of others. This one records nothing, because the turn is not traced; a
+    `TracedScope` does. `event`, `set` and `end` are for a span that this process has opened. Times
+    are Unix times in nanoseconds."""
+
+    @property
+    def carrier(self) -> dict[str, str]:
+        """The trace context for messages to other processes, with this span as the parent."""
+        return {}
 
     def record(
         self,
@@ -22,8 +28,30 @@ class Scope:
         error: str | None = None,
         events: Sequence[tuple[str, int, Attributes]] = (),
     ) -> None:
-        """Records a child that is over, with Unix times in nanoseconds. `error`: the kind of the
-        error with which it ended; `events`: (name, time, details)."""
+        """Records a child that is over. `error`: the kind of the error with which it ended;
+        `events`: (name, time, details)."""
+
+    def open(
+        self,
+        name: str,
+        start: int,
+        attributes: Attributes,
+        *,
+        after: "Scope | None" = None,
+        server: bool = False,
+    ) -> "Scope":
+        """Begins a child. `after`: the span that it continues and links to; `server`: whether it is
+        a request that this process serves."""
+        return NO_SCOPE
+
+    def event(self, name: str, at: int, attributes: Attributes) -> None:
+        """Adds an event."""
+
+    def set(self, attributes: Attributes) -> None:
+        """Adds attributes."""
+
+    def end(self, at: int, *, error: str | None = None) -> None:
+        """Ends the span, once. `error`: the kind of the error with which it ended."""
 
 
 NO_SCOPE: Final = Scope()

@@ -78,6 +78,15 @@ class TracedScope(Scope):
         self._tracer = tracer
         self._context = context
 
+    @property
+    @override
+    def carrier(self) -> Carrier:
+        context = self._context
+        carrier = {"traceparent": f"00-{context.trace_id:032x}-{context.span_id:016x}-01"}
+        if context.trace_state:
+            carrier["tracestate"] = context.trace_state.to_header()
+        return carrier
+
     @override
     def record(
         self,
@@ -94,19 +103,18 @@ class TracedScope(Scope):
             span.event(event, at, details)
         span.end(end, error=error)
 
+    @override
     def open(
         self,
         name: str,
         start: int,
         attributes: Attributes,
         *,
-        after: "OpenSpan | None" = None,
+        after: Scope | None = None,
         server: bool = False,
     ) -> "OpenSpan":
-        """Begins a child. `after`: the span that it continues and links to; `server`: whether it is
-        a request that this process serves."""
         span = OpenSpan(self._tracer, self._context, name, start, attributes)
-        if after is not None:
+        if isinstance(after, TracedScope):
             span.links.append(Link(after._context))
         if server:
             span.kind = SpanKind.SERVER
@@ -143,25 +151,16 @@ class OpenSpan(TracedScope):
         """The id of the trace in hexadecimal, as tracing systems show it."""
         return trace.format_trace_id(self._context.trace_id)
 
-    @property
-    def carrier(self) -> Carrier:
-        """The trace context for messages to other processes, with this span as the parent."""
-        context = self._context
-        carrier = {"traceparent": f"00-{context.trace_id:032x}-{context.span_id:016x}-01"}
-        if context.trace_state:
-            carrier["tracestate"] = context.trace_state.to_header()
-        return carrier
-
+    @override
     def event(self, name: str, at: int, attributes: Attributes) -> None:
-        """Adds an event."""
         self._events.append(Event(name, _without_none(attributes), at))
 
+    @override
     def set(self, attributes: Attributes) -> None:
-        """Adds attributes."""
         self._attributes.update(_without_none(attributes))
 
+    @override
     def end(self, at: int, *, error: str | None = None) -> None:
-        """Ends the span, once. `error`: the kind of the error with which it ended."""
         if error is not None:
             self._attributes["error.type"] = error
         self._tracer.processor.on_end(
