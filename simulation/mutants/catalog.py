@@ -54,7 +54,7 @@ LINK_MUTANTS = [
         "while sizes and sizes[0][0] < seq:",
     ),
     Mutant(
-        "does not notice a frame that is missing", LINKS, "gap = seq > self.last + 1", "gap = False"
+        "does not notice a frame that is missing", LINKS, "return seq > expected", "return False"
     ),
     Mutant(
         "ignores the number that a heartbeat announces",
