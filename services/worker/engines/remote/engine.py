@@ -78,13 +78,7 @@ class RemoteEngine(UpdatableEngine):
     @classmethod
     def explain(cls, config: WorkerConfig) -> EngineSupport:
         """Explains the engine (`EngineSupport`): asks the server, as a start does."""
-        return asyncio.run(cls(config)._explain())
-
-    async def _explain(self) -> EngineSupport:
-        await examine_server(self._dialect, self._config)  # a start would wait for the server
-        info = await self.start()
-        await self.stop(1.0)
-        return EngineSupport(info.version, info.features, info.lacking, info.max_model_len)
+        return asyncio.run(_explain(cls(config), config))
 
     @classmethod
     def examine(cls, config: WorkerConfig) -> ServerFacts:
@@ -239,6 +233,13 @@ class RemoteEngine(UpdatableEngine):
     def _note_lacking(self, lacking: Mapping[str, str]) -> None:
         self._server = replace(self._server, lacking={**self._server.lacking, **lacking})
         self._info = engine_info(self._dialect, self._server, self._model, self._config)
+
+
+async def _explain(engine: RemoteEngine, config: WorkerConfig) -> EngineSupport:
+    await examine_server(engine.make_dialect(config), config)  # a start would wait for the server
+    info = await engine.start()
+    await engine.stop(1.0)
+    return EngineSupport(info.version, info.features, info.lacking, info.max_model_len)
 
 
 def _open_experts(config: WorkerConfig, dialect: Dialect) -> ExpertFiles | None:
