@@ -62,7 +62,7 @@ class FakeTurn:
     ) -> None:
         self.id = turn_id
         self.card = card
-        self.prepared = Prepared(656, 1024)
+        self.prepared = Prepared(prompt_tokens=656, max_tokens=1024)
         self.conversation = conversation
         self.sink = sink
         self.cancelled: list[CancelReason] = []

@@ -79,7 +79,9 @@ class Stage:
         self.send(EventEntry(turn, attempt, [*events]))
 
     def prepare(self, turn: str, *events: TurnEvent, attempt: int = 1, worker: str = "1") -> None:
-        prepared = Prepared(1, 9, f"worker-{worker}", "parser-1")
+        prepared = Prepared(
+            prompt_tokens=1, max_tokens=9, worker=f"worker-{worker}", parser="parser-1"
+        )
         self.event(turn, prepared, *events, attempt=attempt)
 
     def refuse(

@@ -206,10 +206,10 @@ CHAT_STORIES = [
                 0,
                 [
                     *call(0, "look", '{"at": 3}', call_id="call_a"),
-                    finish(1, usage=Usage(656, output=30)),
+                    finish(1, usage=Usage(prompt=656, output=30)),
                 ],
             ),
-            (1, [finish(1, LENGTH, usage=Usage(656, cached=656, output=10, reasoning=4))]),
+            (1, [finish(1, LENGTH, usage=Usage(prompt=656, cached=656, output=10, reasoning=4))]),
         ],
         headers=DETAILS,
         ask=USAGE_ASKED | {"n": 2},

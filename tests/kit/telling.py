@@ -19,7 +19,7 @@ from tests.kit.events import with_dispatch
 from tests.kit.stories import STORIES, Batches, Story
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "turns"
-PREPARED = Prepared(656, 1024)
+PREPARED = Prepared(prompt_tokens=656, max_tokens=1024)
 INFO = RenderInfo(
     turn="0a1b2c",
     request_id="req_0a1b2c",

@@ -40,7 +40,7 @@ def test_call_of_a_tool_that_may_not_be_called_is_counted() -> None:
 def test_arguments_are_checked_in_turns_with_the_rule() -> None:
     """Also after the first call, and in a second attempt."""
     assert causes(GOOD + WRONG_TYPE, check_calls="schema") == ["schema"]
-    again = {"check_calls": "schema", "broken_call": BrokenCall("schema", 9)}
+    again = {"check_calls": "schema", "broken_call": BrokenCall("schema", tokens=9)}
     assert causes(WRONG_TYPE, **again) == ["schema"]
 
 

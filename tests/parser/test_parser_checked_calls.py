@@ -407,7 +407,9 @@ def test_broken_call_in_a_turn_without_room_for_another_is_sent() -> None:
 
 def test_second_broken_call_is_sent() -> None:
     text = HERMES.replace("bash", "bush")
-    client, _ = first_attempt("hermes", text, broken_call=BrokenCall("unreadable", 30, 1))
+    client, _ = first_attempt(
+        "hermes", text, broken_call=BrokenCall("unreadable", tokens=30, cached=1)
+    )
     assert client.interrupted is None
     usage = client.finish.usage
     assert usage.discarded == 30

@@ -24,7 +24,7 @@ from services.preprocessor.output_settings import (
 )
 from tests.kit.every import Cases, for_rows
 
-CALL = BrokenCall("unreadable", 40)
+CALL = BrokenCall("unreadable", tokens=40)
 OVERFLOW = None
 LIMITS = [
     # (prompt, max_tokens of the request, window, the operator's limit): (max_tokens, cut by window)

@@ -30,12 +30,14 @@ def lines_of(subject: str, message: Struct) -> list[str]:
 
 def test_each_event_is_described() -> None:
     events: dict[str, TurnEvent] = {
-        "prepared: 10 prompt tokens, 90 may follow, w1 → p1": Prepared(10, 90, "w1", "p1"),
+        "prepared: 10 prompt tokens, 90 may follow, w1 → p1": Prepared(
+            prompt_tokens=10, max_tokens=90, worker="w1", parser="p1"
+        ),
         "[1] tool_use Bash call_1": BlockStart(1, "tool_use", "Bash", "call_1"),
         '[1]    12 "a \\"b\\"\\n"': Delta(1, 12, 'a "b"\n'),
         '[1] dispatch Bash call_1 { "a": 1}': Dispatch(1, "call_1", "Bash", '{\n"a": 1}'),
         "finish: stop, 2 blocks, 10 prompt (8 cached), 5 output tokens": Finish(
-            FinishReason.STOP, 2, Usage(10, 8, 5)
+            FinishReason.STOP, 2, Usage(prompt=10, cached=8, output=5)
         ),
         "failed: overloaded: all busy": Failed(Overloaded("all busy").info),
     }

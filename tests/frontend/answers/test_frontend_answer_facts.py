@@ -70,8 +70,12 @@ def test_dispatch_of_indented_arguments_is_one_line() -> None:
 
 def test_start_has_the_expected_cached_tokens_and_end_the_exact_number() -> None:
     renderer = MessagesStream(INFO)
-    (_, start), *_ = frames(renderer.start([Prepared(656, 1024, cached=512)]))
-    (_, end), *_ = frames(renderer.render([finish(0, usage=Usage(656, 600, 1))]))
+    (_, start), *_ = frames(
+        renderer.start([Prepared(prompt_tokens=656, max_tokens=1024, cached=512)])
+    )
+    (_, end), *_ = frames(
+        renderer.render([finish(0, usage=Usage(prompt=656, cached=600, output=1))])
+    )
     for usage, cached in ((start["message"]["usage"], 512), (end["usage"], 600)):
         assert (usage["input_tokens"], usage["cache_read_input_tokens"]) == (656 - cached, cached)
 

@@ -47,19 +47,23 @@ def said(
         token = TokenLogprob(piece, -0.5, offset, piece.encode(), [TopLogprob("!", -1.5, b"!")])
         events.append(Delta(0, offset, piece, [token]))
         offset += len(piece)
-    return [*events, BlockStop(0, length=offset), Finish(reason, 1, usage or Usage(5, 2, 3), stop)]
+    return [
+        *events,
+        BlockStop(0, length=offset),
+        Finish(reason, 1, usage or Usage(prompt=5, cached=2, output=3), stop),
+    ]
 
 
 def stream(shape: CompletionsShape, batches: Batches) -> list[Any]:
     renderer = completions_stream(INFO, shape)
-    out = [renderer.start([Prepared(5, 16)] * len(shape.echoes))]
+    out = [renderer.start([Prepared(prompt_tokens=5, max_tokens=16)] * len(shape.echoes))]
     out += [renderer.render(events, choice) for choice, events in batches]
     return [data for _, data in frames(b"".join(out))]
 
 
 def document(shape: CompletionsShape, batches: Batches) -> dict[str, Any]:
     collector = CompletionsCollector(completions_stream(INFO, shape.for_document()))
-    collector.start([Prepared(5, 16)] * len(shape.echoes))
+    collector.start([Prepared(prompt_tokens=5, max_tokens=16)] * len(shape.echoes))
     for choice, events in batches:
         collector.add(events, choice)
     made: dict[str, Any] = json.loads(collector.body())
@@ -102,10 +106,10 @@ def test_stream_with_every_option_is_rendered() -> None:
 def test_document_is_rendered() -> None:
     shape = CompletionsShape(["Once", "Once", "Twice", "Twice"], prompts=2)
     batches: Batches = [
-        (3, said("d", reason=FinishReason.LENGTH, usage=Usage(7, 7, 1))),
-        (0, said("a", usage=Usage(5, 0, 3))),
-        (1, said("b", usage=Usage(5, 5, 2))),
-        (2, said("c", usage=Usage(7, 6, 4))),
+        (3, said("d", reason=FinishReason.LENGTH, usage=Usage(prompt=7, cached=7, output=1))),
+        (0, said("a", usage=Usage(prompt=5, cached=0, output=3))),
+        (1, said("b", usage=Usage(prompt=5, cached=5, output=2))),
+        (2, said("c", usage=Usage(prompt=7, cached=6, output=4))),
     ]
     made = document(shape, batches)
     found = [(each["text"], each["finish_reason"]) for each in made["choices"]]

@@ -54,11 +54,13 @@ async def test_broken_call_is_decoded_again_on_any_worker(stage: Stage) -> None:
     stage = Stage(FrontendConfig(attempts=2))
     await stage.gateway.start()
     sink = await stage.open("a")
-    broken = BrokenCall("unreadable", 5, 2)
+    broken = BrokenCall("unreadable", tokens=5, cached=2)
     died = ErrorInfo(ErrorKind.ENGINE, "no worker")
     stage.event("a", Delta(0, 0, "x"))
     with structlog.testing.capture_logs() as log:
-        stage.event("a", Interrupted("worker-1", pack_ids([7]), died, 0, 1, broken))
+        stage.event(
+            "a", Interrupted("worker-1", pack_ids([7]), died, block=0, offset=1, broken_call=broken)
+        )
     again = await stage.request(2)
     assert (again.attempt, again.resume, again.avoid) == (2, pack_ids([7]), [])
     assert again.broken_call == broken
@@ -74,7 +76,7 @@ async def test_broken_call_is_decoded_again_on_any_worker(stage: Stage) -> None:
         }
     ]
     stage.prepare("a", BlockStart(0, "text"), Delta(0, 0, "xy"), attempt=2)
-    stage.event("a", Interrupted("worker-1", pack_ids([7, 8]), died, 0, 2), attempt=2)
+    stage.event("a", Interrupted("worker-1", pack_ids([7, 8]), died, block=0, offset=2), attempt=2)
     third = await stage.request(3)
     assert (third.resume, third.avoid) == (pack_ids([7, 8]), ["worker-1"])
     assert third.broken_call == broken
@@ -90,7 +92,7 @@ async def test_broken_call_that_no_process_decodes_again_is_sent(stage: Stage) -
         BlockStart(1, "tool_use", "run", "c"),
         Delta(1, 0, "{"),
         BlockStop(1, complete=False, length=1),
-        Finish(FinishReason.STOP, 2, Usage(1, output=9)),
+        Finish(FinishReason.STOP, 2, Usage(prompt=1, output=9)),
     ]
     died = ErrorInfo(ErrorKind.ENGINE, "broken")
     nothing: list[LoggedEvent] = []
@@ -98,8 +100,13 @@ async def test_broken_call_that_no_process_decodes_again_is_sent(stage: Stage) -
         before = len(stage.process.bus.requests)
         sink = await stage.open(turn)
         stage.event(turn, Delta(0, 0, "x"))
-        broken = BrokenCall("unreadable", 5)
-        stage.event(turn, Interrupted("worker-1", pack_ids([7]), died, 0, 1, broken, events))
+        broken = BrokenCall("unreadable", tokens=5)
+        stage.event(
+            turn,
+            Interrupted(
+                "worker-1", pack_ids([7]), died, block=0, offset=1, broken_call=broken, rest=events
+            ),
+        )
         await stage.request(before + 2)
         stage.refuse(turn, attempt=2, kind=ErrorKind.OVERLOADED)
         await asyncio.gather(*stage.process.tasks)
@@ -116,14 +123,18 @@ async def test_call_that_was_sent_in_part_goes_on_where_it_is(stage: Stage) -> N
     call = BlockStart(1, "tool_use", "run", "c")
     stage.event("a", Delta(0, 0, "x"), BlockStop(0, length=1), call, Delta(1, 0, "{"))
     died = ErrorInfo(ErrorKind.ENGINE, "died")
-    stage.event("a", Interrupted("worker-1", pack_ids([7, 8, 9]), died, 1, 1))
+    stage.event("a", Interrupted("worker-1", pack_ids([7, 8, 9]), died, block=1, offset=1))
     await stage.request(2)
     stage.prepare("a", attempt=2, worker="2")
-    broken = BrokenCall("unreadable", 5)  # from token 8 on
-    stage.event("a", Interrupted("worker-2", pack_ids([7]), died, 0, 1, broken), attempt=2)
+    broken = BrokenCall("unreadable", tokens=5)  # from token 8 on
+    stage.event(
+        "a",
+        Interrupted("worker-2", pack_ids([7]), died, block=0, offset=1, broken_call=broken),
+        attempt=2,
+    )
     again = await stage.request(3)
     assert again.resume == pack_ids([7, 8, 9])
-    assert again.broken_call == BrokenCall("unreadable", 3)
+    assert again.broken_call == BrokenCall("unreadable", tokens=3)
     stage.prepare("a", Delta(1, 1, "}"), BlockStop(1, True, 2), FINISH, attempt=3)
     assert sink.text == "x{}"
     await asyncio.gather(*stage.process.tasks)

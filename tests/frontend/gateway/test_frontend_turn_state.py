@@ -47,13 +47,17 @@ async def test_attempt_is_prepared_once() -> None:
     sink = RecordingSink()
     opened = turn(sink=sink)
     outcome = opened.request_sent()
-    opened.apply_prepared(Prepared(1, 9, "worker-1", "parser-1"))
+    opened.apply_prepared(
+        Prepared(prompt_tokens=1, max_tokens=9, worker="worker-1", parser="parser-1")
+    )
     prepared = await outcome
     assert isinstance(prepared, Prepared)
     assert prepared.worker == "worker-1"
     stream = opened.state
     assert isinstance(stream, Streaming)
-    opened.apply_prepared(Prepared(1, 9, "worker-1", "parser-2"))
+    opened.apply_prepared(
+        Prepared(prompt_tokens=1, max_tokens=9, worker="worker-1", parser="parser-2")
+    )
     assert opened.state is stream
     assert stream.parser == "parser-2"
     assert len(sink.prepared) == 1

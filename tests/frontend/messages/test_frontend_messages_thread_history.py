@@ -208,7 +208,7 @@ def answered(
 ) -> tuple[StoredReply, Raw]:
     """The record of the reply to a request, and the content that its client gets."""
     collector = request.collector(replace(INFO, turn=turn))
-    collector.start([Prepared(1, 1)])
+    collector.start([Prepared(prompt_tokens=1, max_tokens=1)])
     collector.add(events)
     assert request.thread is not None
     record = request.thread.record(collector.message(), created=0, tenant=None)

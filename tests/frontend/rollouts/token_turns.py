@@ -175,7 +175,9 @@ class TokenGateway(FakeGateway):
         ids = b""
         if sampling.return_token_ids:
             ids = pack_ids(prompt_of(turn.conversation))
-        turn.prepared = Prepared(10, sampling.max_tokens or 1024, prompt_ids=ids)
+        turn.prepared = Prepared(
+            prompt_tokens=10, max_tokens=sampling.max_tokens or 1024, prompt_ids=ids
+        )
         turn.sink.opened(turn.prepared)
         if self.end is not None:
             return [[self.end]]

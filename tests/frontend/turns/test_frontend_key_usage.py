@@ -72,9 +72,9 @@ async def used_by(frontend: KeyUsage, key: str) -> tuple[dict[str, dict[str, int
 async def test_a_holder_gets_the_sum_over_all_frontends_and_nobody_elses_numbers() -> None:
     first, second, third = frontends(KeyUsage, KeyUsage, KeyUsage)
     for frontend in (first, third):
-        frontend.count("ci", "coder", Usage(10, 4, 3, 1))
-    third.count("ci", "small", Usage(1))
-    third.count("other-team", "coder", Usage(1000))
+        frontend.count("ci", "coder", Usage(prompt=10, cached=4, output=3, reasoning=1))
+    third.count("ci", "small", Usage(prompt=1))
+    third.count("other-team", "coder", Usage(prompt=1000))
     coder = {
         "turns": 2,
         "prompt_tokens": 20,
@@ -90,8 +90,8 @@ async def test_a_holder_gets_the_sum_over_all_frontends_and_nobody_elses_numbers
 
 async def test_all_holders_are_read_from_all_frontends() -> None:
     asked, other = frontends(KeyUsage, KeyUsage)
-    asked.count("ci", "coder", Usage(1))
-    other.count(None, "coder", Usage(2))
+    asked.count("ci", "coder", Usage(prompt=1))
+    other.count(None, "coder", Usage(prompt=2))
     reports, complete = await asked.read(None, every=True)
     prompts = {
         key: models["coder"]["prompt_tokens"]
@@ -117,7 +117,7 @@ async def test_frontend_of_an_older_release_has_no_holders(
 async def test_a_silent_frontend_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(key_usage, "ANSWER_S", 0.01)
     asked, _, silent = frontends(KeyUsage, KeyUsage, Silent)
-    silent.count("ci", "coder", Usage(7))
+    silent.count("ci", "coder", Usage(prompt=7))
     assert await used_by(asked, "ci") == ({}, 2, False)
     asked.apply(UsageReported("of-yesterday", "f2", 0.0, {"coder": {"turns": 1}}))  # no effect
 
@@ -125,7 +125,7 @@ async def test_a_silent_frontend_is_missing(monkeypatch: pytest.MonkeyPatch) -> 
 def test_metrics_show_as_many_names_as_they_may() -> None:
     counts = KeyUsage(2, NO_PEERS)
     for key in ("a", "b", "c", "d", "a"):
-        counts.count(key, "m", Usage(10, 4, 3, 1))
+        counts.count(key, "m", Usage(prompt=10, cached=4, output=3, reasoning=1))
     turns = samples(counts, "turnwire_key_turns")
     assert turns == {("a", "m"): 2, ("b", "m"): 1, ("other", "m"): 2}
     for name, value in (("prompt", 20), ("cached", 8), ("generation", 6), ("reasoning", 2)):

@@ -85,7 +85,7 @@ class Bus:
         self, turn: str, blocks: int, *, cached: int = 0, output: int = 0, reasoning: int = 0
     ) -> None:
         prompt = self.fold.turns[turn].prompt
-        usage = Usage(prompt, cached, output, reasoning=reasoning)
+        usage = Usage(prompt=prompt, cached=cached, output=output, reasoning=reasoning)
         self.events(turn, Finish(FinishReason.STOP, blocks, usage))
 
     def turn(

@@ -151,7 +151,7 @@ class Team:
         if more.get("hangup"):
             self._send(now, subjects.cancel(MODEL), Cancel(turn, 1, "hangup"))
             return now
-        usage = Usage(len(ids), cached, len(output) + 1)
+        usage = Usage(prompt=len(ids), cached=cached, output=len(output) + 1)
         self._events(turn, now + 0.002, Finish(FinishReason.STOP, len(answer), usage))
         self._seen.setdefault(agent.worker, []).append(ids + output)
         return now

@@ -56,7 +56,10 @@ def test_attempts_takeovers_and_replays_are_trouble(bus: Bus) -> None:
     assert bus.fold.turns[turn].ids.tolist() == [1, 2]
     bus.send(Replay("frontend-1", [StreamPosition(turn, 1, 3)]))
     bus.events(turn, Prepared(9, 99, "worker-1", "parser-2"))
-    bus.events(turn, Interrupted("worker-1", pack_ids([1, 2]), EngineFailed("gone").info, 0, 3))
+    bus.events(
+        turn,
+        Interrupted("worker-1", pack_ids([1, 2]), EngineFailed("gone").info, block=0, offset=3),
+    )
     again = TurnRequest(turn, "frontend-1", asked(user("Q")), 2, resume=pack_ids([1, 2]))
     bus.send(replace(again, avoid=["worker-1"]))
     names = (turn, 2, "m", pack_ids(range(9)), "parser-3", "frontend-1")
