@@ -105,12 +105,21 @@ class BusLedgerReader(LedgerReader):
         self._fetched: dict[bytes, FetchedKey] = {}
         self._silent_until = 0.0
         metrics = process.metrics
-        text = "Prompts by the outcome for their newest turn."
-        self._outcomes = Counter("turnwire_ledger_turns", text, ["outcome"], registry=metrics)
-        text = "Prompt tokens by origin."
-        self._tokens = Counter("turnwire_ledger_prompt_tokens", text, ["source"], registry=metrics)
-        text = "Entries that arrived."
-        self._messages = Counter("turnwire_ledger_messages", text, ["kind"], registry=metrics)
+        self._outcomes = Counter(
+            "turnwire_ledger_turns",
+            "Prompts by the outcome for their newest turn.",
+            ["outcome"],
+            registry=metrics,
+        )
+        self._tokens = Counter(
+            "turnwire_ledger_prompt_tokens",
+            "Prompt tokens by origin.",
+            ["source"],
+            registry=metrics,
+        )
+        self._messages = Counter(
+            "turnwire_ledger_messages", "Entries that arrived.", ["kind"], registry=metrics
+        )
         readings = {
             "turnwire_ledger_entries": Reading("Turns in memory.", ledger.entries, "__len__"),
             "turnwire_ledger_bytes": Reading("Memory that turns take.", ledger.entries, "size"),

@@ -23,9 +23,7 @@ def assemble(
     """
     if conversation.prompt is not None:
         return make_raw_prompt(conversation, conversation.prompt, setup.tokenizer)
-    if ledger is None:
-        ledger = Ledger(setup.encoder)
-    return PromptMaker(setup, ledger).make(conversation, unseal)
+    return PromptMaker(setup, ledger or Ledger(setup.encoder)).make(conversation, unseal)
 
 
 def prompt_ids(model: str, conversation: Conversation) -> list[int]:

@@ -103,8 +103,7 @@ class Preprocessor(Service):
                 process, placement, self._kv, self._preparation, ledger
             )
         self.holding = Holding(process, placement, leads)
-        links = WorkerLinks(process)
-        self._workers = WorkerSender(links, placement, self.holding, next_prompts)
+        self._workers = WorkerSender(WorkerLinks(process), placement, self.holding, next_prompts)
         self._refusals = RefusalSender(process)
 
         self._ledger = ledger

@@ -39,8 +39,6 @@ from services.tokenization.segments import TokenIds
 OnStep: TypeAlias = Callable[[Literal["normalize", "restore", "render", "encode"]], None]
 """Called at the start of each step, with its name; not for restore without a ledger."""
 
-_TOO_DEEP = "a tool's schema, a call's arguments or a template variable is nested too deeply"
-
 
 def no_step(name: str) -> None:
     """An `OnStep` that does nothing."""
@@ -85,7 +83,9 @@ def _deep_nesting_is_invalid() -> Iterator[None]:
     try:
         yield
     except RecursionError:
-        raise Invalid(_TOO_DEEP) from None
+        raise Invalid(
+            "a tool's schema, a call's arguments or a template variable is nested too deeply"
+        ) from None
 
 
 class PromptMaker:
@@ -124,11 +124,10 @@ class PromptMaker:
     @_deep_nesting_is_invalid()
     def finish(self, started: StartedPrompt) -> Prompt:
         """The second half: the prompt. Raises as `make`."""
-        history = started.history
         started.on_step("render")
-        rendered = render(history.restored(), self._setup, started.tools, started.unseal)
+        rendered = render(started.history.restored(), self._setup, started.tools, started.unseal)
 
         started.on_step("encode")
-        encoded = self._ledger.encode(history, rendered)
+        encoded = self._ledger.encode(started.history, rendered)
         images = place_images(encoded.ids, rendered.images)
         return Prompt(rendered=rendered, encoded=encoded, images=images)
