@@ -198,20 +198,25 @@ class GroupedBlocks:
 
     def _check_windows(self, group: LayerGroup, changed: Block) -> None:
         """Finds out again which blocks are ends, among those with a changed one in their window and
-        with all others that the window needs."""
+        with all others that the window needs: with a window of 4 blocks, C the changed one, and X
+        those that the group lacks, these are 6 and 7.
+
+            1   2   3   4   5   6   7   8   9
+                X           C           X
+        """
         reach = _reach(group, self._block_tokens)
         number, chain = changed.number, changed.chain
         lacking = chain.last_lacking(group.number, number - 1, number - reach + 1)
-        first = lacking + reach if lacking else number
+        first_end = lacking + reach if lacking else number
         chains = [chain]
         while chains:
             chain = chains.pop()
-            end = min(number + reach, chain.next_lacking(group.number, number))
-            start = max(first, chain.parent_number + 1)
+            limit = min(number + reach, chain.next_lacking(group.number, number))
+            start = max(first_end, chain.parent_number + 1)
             start += -start % self._alignment
-            for place in range(start, min(end, chain.end), self._alignment):
+            for place in range(start, limit, self._alignment):
                 self._check(chain.block(place))
-            chains += chain.branches(number, end)
+            chains += chain.branches(number, limit)
 
     def _check(self, block: Block) -> None:
         """Finds out whether a block is an end now."""
