@@ -133,7 +133,12 @@ class TurnParse:
 
     def add(self, entry: TokenEntry) -> bool:
         """Takes the new tokens of an entry, and the turn's end. Returns whether there are new
-        events."""
+        events.
+
+        Tokens are logged once their text was read, which shows where the turn is cut, and how many
+        tokens stay if its call is decoded again. Then comes the end, which a turn that was cut or
+        has a broken call already has.
+        """
         stream = self.stream
         events_before = stream.log.size
         if entry.cached is not None:

@@ -81,23 +81,27 @@ class Channels:
 
     def __call__(self, turn: TurnState) -> Reader[None]:
         """Reads a turn."""
-        scanner = turn.scanner
         kind: Kind | None = MessageKind.REASONING
         if not turn.reasoning:
             kind, _ = yield from self._header(turn, first=True)
         while kind is not None:
             edge = yield from self._message(turn, kind)
-            if edge is None:
-                break
-            is_in_code = turn.code.fenced or turn.code.last == "`"
-            if turn.calls and edge is _Edge.HEADER and is_in_code:
-                kind = yield from self._header_in_code(turn, kind)
-                continue
-            turn.end_prose()
-            turn.reasoning = False
-            turn.after_thought = len(scanner.rest()) if edge is _Edge.END else None
-            kind, _ = yield from self._header(turn)
-        scanner.position = len(scanner.text)
+            kind = yield from self._next_kind(turn, kind, edge)
+        turn.scanner.position = len(turn.scanner.text)
+
+    def _next_kind(self, turn: TurnState, kind: Kind, edge: _Edge | None) -> Reader[Kind | None]:
+        """Reads the header after a message that ended at `edge`; returns the kind of what follows,
+        None at the end of the input."""
+        if edge is None:
+            return None
+        is_in_code = turn.code.fenced or turn.code.last == "`"
+        if turn.calls and edge is _Edge.HEADER and is_in_code:
+            return (yield from self._header_in_code(turn, kind))
+        turn.end_prose()
+        turn.reasoning = False
+        turn.after_thought = len(turn.scanner.rest()) if edge is _Edge.END else None
+        following, _ = yield from self._header(turn)
+        return following
 
     def _header_in_code(self, turn: TurnState, before: Kind) -> Reader[Kind | None]:
         """Reads a header that stands in code, and calls after it. Returns the kind of what follows:
