@@ -122,31 +122,23 @@ class CutTurns:
         self, text: str, number: int, tools: list[ToolSpec], mode: ParseMode
     ) -> int | None:
         """Where a turn's text completes this number of calls, at its first such character, as far
-        as that is near; None: it does not."""
+        as that is near; None: it does not. A parser may report the end of a call only with what
+        follows, or with the end of the turn: so the text is shortened while it has all calls."""
         if not number:
             return 0
         reported = self._reported_end_of_calls(text, number, tools, mode)
         before = text if reported is None else text[: reported - 1]
-        earlier = self._earlier_end_of_calls(before, number, tools, mode)
-        return reported if earlier is None else earlier
-
-    def _earlier_end_of_calls(
-        self, text: str, number: int, tools: list[ToolSpec], mode: ParseMode
-    ) -> int | None:
-        """Where calls are complete if the turn ends there, though a parser reports their end only
-        with what follows. The text is shortened while it has the same calls; None: the whole text
-        has another number of them."""
+        before = before.rstrip()
         cut_off = mode._replace(closed=False)
-        text = text.rstrip()
-        calls = self._reader.read(text, tools, cut_off) or []
+        calls = self._reader.read(before, tools, cut_off) or []
         if _count_calls(calls) != number:
-            return None
+            return reported
         for _ in range(_MAX_SEPARATOR_CHARS - 1):
-            shorter = text[:-1].rstrip()
+            shorter = before[:-1].rstrip()
             if self._reader.read(shorter, tools, cut_off) != calls:
                 break
-            text = shorter
-        return len(text)
+            before = shorter
+        return len(before)
 
     def _reported_end_of_calls(
         self, text: str, number: int, tools: list[ToolSpec], mode: ParseMode

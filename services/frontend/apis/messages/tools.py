@@ -347,32 +347,24 @@ class ToolSet:
         return tool
 
     def _find_tool(self, block: ToolChange, field_path: str) -> ToolSpec | None:
-        """The tool of a change, added if it is a new one; None for an unknown one."""
+        """The tool of a change, which may define it, or add one of the request that a compaction
+        withdrew; None for an unknown one, and for one of a server."""
         match block.tool:
             case wire.ToolDefinition(definition=definition):
-                tool = self._define(definition, f"{field_path}.tool.definition")
-                if tool is not None:
-                    self._definitions[tool.name] = block
+                if (definition.type or CUSTOM).startswith(HOSTED):
+                    return None
+                tool = self._put_deferred(spec(definition, f"{field_path}.tool.definition"))
+                self._definitions[tool.name] = block
                 return tool
-            case wire.NamedTool(name=name) if name in self._by_name:
-                return self._by_name[name]
-            case wire.NamedTool(name=name) if isinstance(block, wire.ToolAdditionBlock):
-                return self._restore(name)
+            case wire.NamedTool(name=name):
+                if name not in self._by_name and isinstance(block, wire.ToolAdditionBlock):
+                    declared = self._declared.get(name)
+                    return None if declared is None else self._put_deferred(declared)
+                return self._by_name.get(name)
         return None
 
-    def _define(self, definition: wire.MessagesTool, field_path: str) -> ToolSpec | None:
-        """Adds a tool that a message defines; None for one of a server."""
-        if (definition.type or CUSTOM).startswith(HOSTED):
-            return None
-        tool = replace(spec(definition, field_path), deferred=True)
-        self._put(tool)
-        return tool
-
-    def _restore(self, name: str) -> ToolSpec | None:
-        """Adds a tool of the request that a compaction withdrew."""
-        if name not in self._declared:
-            return None
-        tool = replace(self._declared[name], deferred=True)
+    def _put_deferred(self, spec: ToolSpec) -> ToolSpec:
+        tool = replace(spec, deferred=True)
         self._put(tool)
         return tool
 
