@@ -218,20 +218,19 @@ class Heartbeats:
         returned = self._liveness.receive(number, now)
         if returned is None:
             return
-        sent_at, gap, resumed = returned
-        if resumed:
+        if returned.after_cut:
             # rare: own heartbeats come back after a gap. What waited in the server arrives in any
             # order: the others' heartbeats may follow this one.
             self.registry.discount(math.inf, now)
-            self._log.warning("process.was_cut_off", seconds=round(gap, 1))
+            self._log.warning("process.was_cut_off", seconds=round(returned.gap_s, 1))
             # when it comes back, everything that waited in the server has arrived
             self.send()
         else:
-            self.registry.discount(max(gap - self._config.beat_interval_s, 0.0), now)
+            self.registry.discount(max(returned.gap_s - self._config.beat_interval_s, 0.0), now)
         if was_cut_off and not self.cut_off:
             # rare: a process was cut off from the bus and is no longer
             self.on_attached.call()
-        for peer in self.registry.sweep(sent_at):
+        for peer in self.registry.sweep(returned.sent_at):
             # rare: another process counts as dead
             self._log.warning("process.peer_lost", peer=peer.id, peer_stage=peer.stage)
 

@@ -2,11 +2,22 @@
 
 import asyncio
 from collections import deque
+from typing import NamedTuple
 
 from services.runtime.config.service import BusConfig
 
 MAX_UNDER_WAY = 256
 """The number of own heartbeats that may be under way: those of some minutes."""
+
+
+class ReturnedHeartbeat(NamedTuple):
+    """An own heartbeat that came back."""
+
+    sent_at: float
+    gap_s: float
+    """The time since the one before it came back."""
+    after_cut: bool
+    """The gap was so long that the process was cut off."""
 
 
 class Liveness:
@@ -38,25 +49,23 @@ class Liveness:
         """Forgets what is under way, because the connection it was sent on is gone."""
         self._under_way.clear()
 
-    def receive(self, number: int, now: float) -> tuple[float, float, bool] | None:
+    def receive(self, number: int, now: float) -> ReturnedHeartbeat | None:
         """Notes an own heartbeat that came back, which proves that the bus worked when it was sent.
-
-        Returns when it was sent, the time since the one before it came back, and whether that gap
-        was so long that the process was cut off; None if it was sent on an earlier connection.
-        """
+        Returns None if it was sent on an earlier connection."""
         sent_at = None
         while self._under_way and self._under_way[0][0] <= number:
             sent_at = self._under_way.popleft()[1]
         if sent_at is None:
             return None
-        gap = now - self._returned_at
-        if gap > self._limit_s:
+        gap_s = now - self._returned_at
+        after_cut = gap_s > self._limit_s
+        if after_cut:
             self._resumed_at = now
         self._returned = sent_at
         self._returned_at = now
         self.came_back.set()
         self.came_back.clear()
-        return sent_at, gap, gap > self._limit_s
+        return ReturnedHeartbeat(sent_at, gap_s, after_cut)
 
     def silent(self, now: float) -> bool:
         """Whether own heartbeats do not come back, or only those from before a gap."""
