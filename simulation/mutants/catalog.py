@@ -38,14 +38,14 @@ LINK_MUTANTS = [
     Mutant(
         "acknowledges one frame too few",
         LINKS,
-        "        self._unacknowledged_bytes = 0\n        return self.last\n",
-        "        self._unacknowledged_bytes = 0\n        return self.last - 1\n",
+        "        self.credit_due = False\n        return self.last\n",
+        "        self.credit_due = False\n        return self.last - 1\n",
     ),
     Mutant(
         "acknowledges one frame too many",
         LINKS,
-        "        self._unacknowledged_bytes = 0\n        return self.last\n",
-        "        self._unacknowledged_bytes = 0\n        return self.last + 1\n",
+        "        self.credit_due = False\n        return self.last\n",
+        "        self.credit_due = False\n        return self.last + 1\n",
     ),
     Mutant(
         "keeps the last acknowledged frame under way",
