@@ -274,17 +274,17 @@ class TrtllmProgress:
 
         `token_ids` holds all tokens so far. At the end, stop words are cut off, so that it may be
         shorter than before. Whether it contains the end id depends on the backend. A stop token in
-        the last place is held back until the engine reports whether it was the end.
+        the last place is withheld until the engine reports whether it was the end.
         """
         if not output.outputs:
             raise EngineFailed("TensorRT-LLM sent a response without an output")
         out = output.outputs[0]
         new: list[int] = list(out.token_ids[self._seen :])
         ids = new
-        stop_id: int | None = None
+        withheld: int | None = None
         if new and new[-1] in self._stops:
             ids = new[:-1]
-            stop_id = new[-1]
+            withheld = new[-1]
 
         delta = EngineDelta([] if self._prefill_only else ids)
         if not self._started:
@@ -292,9 +292,9 @@ class TrtllmProgress:
             cached = int(getattr(output, "cached_tokens", 0) or 0)
             delta.cached = min(self._prompt_tokens, cached)
         if out.finish_reason is not None:
-            delta.finish = self._finish(out.finish_reason, stop_id)
+            delta.finish = self._finish(out.finish_reason, withheld)
         if delta.finish is FinishReason.STOP:
-            delta.stop_id = self._stop_id(out) if stop_id is None else stop_id
+            delta.stop_id = self._stop_id(out, withheld)
         if self._logprobs is not None:
             rows = self._chosen(out.logprobs or [], new)
             delta.logprobs = rows[: len(delta.ids)]
@@ -303,8 +303,8 @@ class TrtllmProgress:
         self._seen += len(ids)
         return delta
 
-    def _finish(self, reason: str, stop_id: int | None) -> FinishReason:
-        """Returns why the turn has ended. `stop_id`: the stop token at its end."""
+    def _finish(self, reason: str, withheld: int | None) -> FinishReason:
+        """Returns why the turn has ended. `withheld`: the stop token in the last place."""
         finish = _FINISH.get(reason)
         if finish is None:
             raise EngineFailed(f"TensorRT-LLM ended the request: {reason}")
@@ -312,12 +312,14 @@ class TrtllmProgress:
             return finish
         if self._prefill_only:
             return FinishReason.LENGTH
-        if stop_id is not None:
+        if withheld is not None:
             return FinishReason.STOP  # also where the limit and the end are one token
         return finish
 
-    def _stop_id(self, out: Any) -> int | None:
-        """Returns the stop token that is not among the ids."""
+    def _stop_id(self, out: Any, withheld: int | None) -> int | None:
+        """Returns the stop token, which the ids may lack."""
+        if withheld is not None:
+            return withheld
         return out.stop_reason if isinstance(out.stop_reason, int) else self._end_id
 
     @property
