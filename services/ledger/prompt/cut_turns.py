@@ -75,12 +75,12 @@ class CutTurns:
 
     def _after_written_parts(self, original: OriginalTurn) -> str | None:
         """The text that the model wrote after the last part of its turn."""
+        text = original.output.text
         parts = normalized(original.output.parts)
-        for end in self._ends_of_parts(original, original.output.text, original.mode):
-            written = original.output.text[:end]
-            read = self._reader.read(written, original.tools, original.mode)
+        for end in self._ends_of_parts(original, text, original.mode):
+            read = self._reader.read(text[:end], original.tools, original.mode)
             if normalized(read or []) == parts:
-                return original.output.text[end:]
+                return text[end:]
         return None
 
     def _after_rendered_parts(self, original: OriginalTurn, rendered: str) -> str | None:

@@ -315,7 +315,7 @@ class ToolSet:
             return [Text(f"From here on the tool `{spec.name}` is not available any more.")]
         if not self._listed:
             # Without a list in the prompt's head the model has no instructions how to call tools.
-            self._put(replace(spec, deferred=False))
+            self._put(spec, deferred=False)
             return []
         available = not spec.deferred and spec.name not in self._withdrawn
         self._withdrawn.discard(spec.name)
@@ -330,7 +330,7 @@ class ToolSet:
         for index, block in enumerate(changes):
             spec = self._note_change(block, f"{field_path}.tool_changes.{index}")
             if spec is not None and isinstance(block, wire.ToolAdditionBlock):
-                self._put(replace(spec, deferred=False))
+                self._put(spec, deferred=False)
             elif spec is not None:
                 del self._by_name[spec.name]
                 self._listed -= not spec.deferred
@@ -353,27 +353,24 @@ class ToolSet:
             case wire.ToolDefinition(definition=definition):
                 if (definition.type or CUSTOM).startswith(HOSTED):
                     return None
-                tool = self._put_deferred(spec(definition, f"{field_path}.tool.definition"))
+                tool = self._put(spec(definition, f"{field_path}.tool.definition"), deferred=True)
                 self._definitions[tool.name] = block
                 return tool
             case wire.NamedTool(name=name):
                 if name not in self._by_name and isinstance(block, wire.ToolAdditionBlock):
                     declared = self._declared.get(name)
-                    return None if declared is None else self._put_deferred(declared)
+                    return None if declared is None else self._put(declared, deferred=True)
                 return self._by_name.get(name)
         return None
 
-    def _put_deferred(self, spec: ToolSpec) -> ToolSpec:
-        tool = replace(spec, deferred=True)
-        self._put(tool)
-        return tool
-
-    def _put(self, spec: ToolSpec) -> None:
-        former = self._by_name.get(spec.name)
-        self._by_name[spec.name] = spec
+    def _put(self, spec: ToolSpec, *, deferred: bool) -> ToolSpec:
+        tool = replace(spec, deferred=deferred)
+        former = self._by_name.get(tool.name)
+        self._by_name[tool.name] = tool
         if former is not None:
             self._listed -= not former.deferred
-        self._listed += not spec.deferred
+        self._listed += not deferred
+        return tool
 
 
 def _definition(spec: ToolSpec) -> str:
