@@ -109,9 +109,9 @@ class AttemptObserver:
 
         if self._scope is not NO_SCOPE:
             self._record_span(_prompt_details(prompt))
-        self._span = "place"
-        self._started = time_ns()
-        self._events = []
+            self._span = "place"
+            self._started = time_ns()
+            self._events = []
 
     def held(self, turn: str, seconds: float) -> None:
         """Notes that the turn waited until another one had computed the beginning of its prompt."""
