@@ -134,7 +134,7 @@ PROCESS_MUTANTS = [
     Mutant(
         "never declares a process dead",
         HEARTBEATS,
-        "self.registry.sweep(sent_at)",
+        "self.registry.sweep(returned.sent_at)",
         "self.registry.sweep(-math.inf)",
     ),
     Mutant(

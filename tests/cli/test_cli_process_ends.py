@@ -81,3 +81,12 @@ async def test_the_window_of_a_model_is_that_of_its_heartbeats(nats: NatsServer,
     await eventually(known)
     assert await waiting == 4096
     following.cancel()
+
+
+async def test_a_heartbeat_that_cannot_be_read_is_left_to_the_stages_logs(
+    bus: Bus, capfd: pytest.CaptureFixture[str]
+) -> None:
+    ends = ProcessEnds(BusConfig())
+    subject = subjects.heartbeat("worker", "w-1")
+    ends.receive(Delivery(bus, subject, b'{"a":', ""))
+    assert "".join(capfd.readouterr()) == ""

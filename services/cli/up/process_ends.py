@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import suppress
 from itertools import chain
 
-import structlog
 from msgspec.structs import replace
 from prometheus_client import CollectorRegistry
 
@@ -18,8 +17,9 @@ from schemas import subjects
 from schemas.control import Heartbeat
 from schemas.errors import TurnwireError
 from services.cli.observer import observing
-from services.runtime.config.service import BusConfig
+from services.runtime.config.service import BusConfig, ServiceConfig
 from services.runtime.nats.bus import Bus, Delivery
+from services.runtime.observability.telemetry import open_log
 from services.runtime.presence.heartbeat_auth import HeartbeatAuth
 
 
@@ -30,8 +30,8 @@ class ProcessEnds:
         self._config = config
         self._bus: Bus | None = None
         self._host = socket.gethostname()
-        registry = CollectorRegistry()
-        self._auth = HeartbeatAuth(config.heartbeat_key_file, registry, structlog.get_logger())
+        log = open_log(ServiceConfig(log_level="error"))  # the stages log what they refuse
+        self._auth = HeartbeatAuth(config.heartbeat_key_file, CollectorRegistry(), log)
         self._last: dict[str, Heartbeat] = {}
         """Process id → its last heartbeat."""
         self._received = asyncio.Event()
