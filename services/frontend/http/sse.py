@@ -187,6 +187,8 @@ class SseWriter(StreamWriter):
         self._loop = asyncio.get_running_loop()
         self._client = _ClientTransport(request.transport)
         self._backlog = _Backlog()
+        self._caught_up = asyncio.Event()
+        """Wakes `write_all`: the client has read the backlog, or the stream was closed."""
         self._ended = False
         """The end of the body is written."""
         self._is_abandoned = False
@@ -213,6 +215,17 @@ class SseWriter(StreamWriter):
             self._client.write(b"%x\r\n%b\r\n" % (len(data), data))  # `_chunk`, without the call
         else:
             self._client.write(data)
+
+    async def write_all(self, data: bytes) -> None:
+        """Sends bytes as fast as the client reads, however many. Returns when all are written, or
+        when the stream is closed. One caller at a time, while `run` runs."""
+        for start in range(0, len(data), SLICE_BYTES):
+            while self._client.is_full and not self.closed:
+                self._caught_up.clear()
+                await self._caught_up.wait()
+            if self.closed:
+                return
+            self.write(data[start : start + SLICE_BYTES])
 
     @override
     def close(self, last: bytes = b"") -> None:
@@ -261,6 +274,7 @@ class SseWriter(StreamWriter):
                 raise ConnectionResetError("the client does not read")
         finally:
             self.closed = True
+            self._caught_up.set()
             if self._timer is not None:
                 self._timer.cancel()
 
@@ -272,6 +286,7 @@ class SseWriter(StreamWriter):
             client.is_full = False
             waiting = self._backlog.remove_all()
             if not waiting:
+                self._caught_up.set()
                 return
             self._last = self._loop.time()
             for start in range(0, len(waiting), SLICE_BYTES):

@@ -184,6 +184,35 @@ async def test_end_waits_for_the_backlog() -> None:
     assert played.slow == ["slow"], "data longer than a slice cannot exceed the limit"
 
 
+async def test_more_than_the_buffer_is_written_as_the_client_reads() -> None:
+    played = Played(max_buffered_bytes=SLICE_BYTES)
+    running = asyncio.create_task(played.sse.run())
+    long = bytes(range(256)) * 4096
+    writing = asyncio.create_task(played.sse.write_all(long))
+    async with asyncio.timeout(LIMIT_S):
+        while not writing.done():
+            await eventually(lambda: played.held > HIGH_WATER_BYTES or writing.done())
+            assert played.held <= HIGH_WATER_BYTES + SLICE_BYTES
+            played.read(1 << 20)
+    played.sse.close()
+    await asyncio.wait_for(running, LIMIT_S)
+    assert played.written == long
+    assert played.slow == []
+
+
+async def test_writing_all_ends_with_a_client_that_does_not_read() -> None:
+    played = Played(slow_reader_timeout_s=0.04)
+    running = asyncio.create_task(played.sse.run())
+    writing = asyncio.create_task(played.sse.write_all(b"a" * (SLICE_BYTES * 4)))
+    await asyncio.wait_for(played.aborted.wait(), LIMIT_S)
+    played.room.set()
+    await asyncio.wait_for(writing, LIMIT_S)
+    assert played.slow == ["slow"]
+    assert len(played.written) == SLICE_BYTES
+    with pytest.raises(ConnectionResetError):
+        await running
+
+
 async def test_slow_reader_with_progress_stays_connected() -> None:
     played = Played(slow_reader_timeout_s=0.04)
     running = asyncio.create_task(played.sse.run())

@@ -10,10 +10,11 @@ import structlog
 
 from schemas.control import ModelCard
 from schemas.errors import ContextOverflow
+from schemas.events import BlockStart, Delta
 from services.runtime.config.frontend import FrontendConfig
 from tests.frontend.responses.responses_client import Client, keyed, types
 from tests.kit.bodies import MODEL
-from tests.kit.events import call, finish, text
+from tests.kit.events import Step, call, finish, text
 from tests.kit.every import Cases
 from tests.kit.frontend import KEY, FakeGateway, Served, guarded, serving
 from tests.kit.waiting import LIMIT_S, eventually
@@ -114,6 +115,24 @@ async def test_running_response_can_be_followed_from_any_event(
     assert events[-1]["type"] == "response.completed"
     assert await later == events[3:]
     assert await client.replay(id) == events
+
+
+async def test_stream_over_the_buffer_is_replayed_to_its_reader(go: asyncio.Event) -> None:
+    long: list[Step] = [[Delta(0, at << 16, "x" * (1 << 16))] for at in range(64)]
+    gateway = FakeGateway(lambda: [[BlockStart(0, "text")], *long, go, [finish(1)]])
+    async with serving(gateway, FrontendConfig(max_buffered_bytes=1 << 16)) as served:
+        client = Client(served)
+        id = await start(client)
+        job = served.responses.background.find(id, None)
+        assert job is not None
+        await eventually(lambda: sum(map(len, job.payloads)) >= len(long) << 16)
+        late = asyncio.create_task(client.replay(id))
+        await asyncio.sleep(0)
+        go.set()
+        followed = await asyncio.wait_for(late, LIMIT_S)
+        assert followed[-1]["type"] == "response.completed"
+        await job.wait()
+        assert await client.replay(id) == followed
 
 
 async def test_hangup_of_a_follower_does_not_end_the_response(

@@ -266,7 +266,8 @@ async def wait_for_end(store: MemoryStore, record: StoredResponse) -> StoredResp
 async def _feed(writer: SseWriter, events: EventPayloads) -> None:
     try:
         async for batch in events:
-            writer.write(b"".join(map(sse_frame, batch)))
-        writer.write(DONE)
+            # A batch may be a whole stream, which is more than a writer keeps for its client.
+            await writer.write_all(b"".join(map(sse_frame, batch)))
+        await writer.write_all(DONE)
     finally:
         writer.close()
