@@ -2,16 +2,21 @@
 
 import asyncio
 import json
+from unittest.mock import MagicMock
 
 import pytest
 
 from schemas.errors import ErrorInfo, ErrorKind
 from schemas.events import Failed
+from services.frontend.apis.responses.render.stream import ResponsesStream
 from services.frontend.stored.record import StoredResponse
-from tests.frontend.responses.responses_client import ANSWER, Client, agent, types
+from services.runtime.config.frontend import FrontendConfig
+from tests.frontend.responses.responses_client import ANSWER, Client, agent, said, types
+from tests.kit.answers import events
 from tests.kit.bodies import MODEL
+from tests.kit.clock import LoopClock
 from tests.kit.events import text
-from tests.kit.frontend import FakeGateway, Served
+from tests.kit.frontend import FakeGateway, Served, serving
 from tests.kit.waiting import LIMIT_S
 
 
@@ -32,13 +37,13 @@ async def test_response_is_stored_as_it_was_sent(client: Client) -> None:
 
 
 async def test_streamed_response_is_stored_and_replayed_from_any_event(client: Client) -> None:
-    events = await client.stream()
-    made = events[-1]["response"]
-    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    sent = await client.stream()
+    made = sent[-1]["response"]
+    assert [event["sequence_number"] for event in sent] == list(range(len(sent)))
     assert await client.get(made["id"]) == made
-    assert await client.replay(made["id"]) == events
-    for after in (0, 5, len(events) - 1, len(events) + 7):
-        assert await client.replay(made["id"], after) == events[after + 1 :], after
+    assert await client.replay(made["id"]) == sent
+    for after in (0, 5, len(sent) - 1, len(sent) + 7):
+        assert await client.replay(made["id"], after) == sent[after + 1 :], after
     error = await client.refused("GET", f"/{made['id']}?stream=true&starting_after=-1")
     assert error["param"] == "starting_after"
 
@@ -73,6 +78,39 @@ async def test_response_is_stored_before_its_end_is_sent(served: Served) -> None
 async def test_failed_response_is_stored(client: Client, gateway: FakeGateway) -> None:
     gone = Failed(ErrorInfo(ErrorKind.ENGINE, "Gone."))
     gateway.steps = lambda: [[*text(0, "So far")], [gone]]
+    end = (await client.stream())[-1]
+    assert (end["type"], end["response"]["status"]) == ("response.failed", "failed")
+    assert await client.get(end["response"]["id"]) == end["response"]
+
+
+async def test_streamed_response_over_the_time_limit_is_stored_as_failed(
+    gateway: FakeGateway, loop_clock: LoopClock
+) -> None:
+    late = asyncio.Event()
+    gateway.steps = lambda: [[*text(0, "So far")], late]
+    async with serving(gateway, FrontendConfig(request_timeout_s=30)) as served:
+        client = Client(served)
+        body = {"model": MODEL, "input": "hi", "stream": True}
+        async with served.http.post("/v1/responses", json=body) as response:
+            begun = await response.content.readuntil(b"response.output_text.delta")
+            loop_clock.passed += 30
+            sent = events(begun + await asyncio.wait_for(response.content.read(), LIMIT_S))
+        end = sent[-1]
+        assert (end["type"], end["response"]["status"]) == ("response.failed", "failed")
+        id = end["response"]["id"]
+        assert await client.get(id) == end["response"]
+        assert await client.replay(id) == sent
+        gateway.steps = agent
+        going_on = await client.create(previous_response_id=id)
+        assert going_on["status"] == "completed"
+    history = said(gateway.turns[-1].conversation)
+    assert ("assistant", ["So far"]) in history
+
+
+async def test_streamed_response_that_cannot_be_rendered_is_stored_as_failed(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ResponsesStream, "render", MagicMock(side_effect=ZeroDivisionError))
     end = (await client.stream())[-1]
     assert (end["type"], end["response"]["status"]) == ("response.failed", "failed")
     assert await client.get(end["response"]["id"]) == end["response"]

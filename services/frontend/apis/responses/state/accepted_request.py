@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Raw
 from typing_extensions import override
 
+from schemas.errors import ErrorInfo
 from schemas.events import Failed, Finish, TurnEvent
 from services.frontend.apis.responses import wire_answers
 from services.frontend.apis.responses.render.response_renderer import (
@@ -135,6 +136,13 @@ class StoredStream(StreamRecorder):
     def render(self, events: Sequence[TurnEvent], choice: int = 0) -> bytes:
         rendered = super().render(events, choice)
         if isinstance(events[-1], Finish | Failed):
+            self._keep()
+        return rendered
+
+    @override
+    def error(self, info: ErrorInfo) -> bytes:
+        rendered = super().error(info)
+        if rendered:  # else the stream had its end
             self._keep()
         return rendered
 
