@@ -117,6 +117,14 @@ async def test_streamed_response_that_cannot_be_rendered_is_stored_as_failed(
     assert await client.get(end["response"]["id"]) == end["response"]
 
 
+async def test_document_that_cannot_be_stored_is_still_sent(
+    client: Client, served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(served.responses.store, "put", MagicMock(side_effect=MemoryError))
+    assert (await client.create())["status"] == "completed"
+    assert [line["event"] for line in served.lines].count("turn.end_failed") == 1
+
+
 async def test_response_is_not_stored_after_a_hangup(served: Served, gateway: FakeGateway) -> None:
     gateway.steps = lambda: [[*text(0, "So far")], asyncio.Event()]
     body = {"model": MODEL, "input": "hi", "stream": True}

@@ -122,7 +122,10 @@ class StoredRequest(ParsedRequest, frozen=True, kw_only=True):
 
     def keep(self, stream: ResponseRenderer, recording: bytes = b"") -> None:
         """Stores the response. `recording`: its stream, compressed."""
-        self.store.put(self.accepted.record(stream, recording))
+        try:
+            self.store.put(self.accepted.record(stream, recording))
+        except Exception:  # the client must still get its answer, or the end of it
+            self.log.exception("turn.end_failed")
 
 
 class StoredStream(StreamRecorder):
@@ -136,21 +139,15 @@ class StoredStream(StreamRecorder):
     def render(self, events: Sequence[TurnEvent], choice: int = 0) -> bytes:
         rendered = super().render(events, choice)
         if isinstance(events[-1], Finish | Failed):
-            self._keep()
+            self._request.keep(self.stream, self.recording())
         return rendered
 
     @override
     def error(self, info: ErrorInfo) -> bytes:
         rendered = super().error(info)
         if rendered:  # else the stream had its end
-            self._keep()
-        return rendered
-
-    def _keep(self) -> None:
-        try:
             self._request.keep(self.stream, self.recording())
-        except Exception:  # the client must still get the end of its answer
-            self._request.log.exception("turn.end_failed")
+        return rendered
 
 
 class StoredCollector(ResponsesCollector):
