@@ -10,7 +10,9 @@ import structlog
 
 from schemas.errors import ErrorInfo, ErrorKind
 from schemas.events import BlockStart, Delta, Failed
+from services.frontend.apis.responses.state.recording import ZstdPacker
 from services.frontend.http.sse import EventStream
+from services.frontend.stored.memory import MemoryStore
 from services.frontend.turns.flusher import FlushedStream, Flusher
 from tests.kit.bodies import chat, messages, responses
 from tests.kit.events import Step, finish
@@ -66,12 +68,13 @@ async def test_deltas_of_a_tick_are_one_event() -> None:
     assert rest.count(b"content_block_delta") == 2  # its name and its type
 
 
+@pytest.mark.parametrize("failing", [(MemoryStore, "put"), (ZstdPacker, "pack")])
 async def test_answer_that_cannot_be_stored_still_gets_its_end(
-    monkeypatch: pytest.MonkeyPatch,
+    failing: tuple[type, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     body = responses(stream=True, store=True)
     async with serving(FakeGateway(lambda: [pieces(2), [finish(1)]])) as served:
-        monkeypatch.setattr(served.responses.store, "put", MagicMock(side_effect=MemoryError))
+        monkeypatch.setattr(*failing, MagicMock(side_effect=MemoryError))
         answer = (await served.post("/v1/responses", body)).text
     assert answer.count('"type":"response.completed"') == 1
     assert [line["event"] for line in served.lines].count("turn.end_failed") == 1

@@ -4,7 +4,7 @@ The response to an HTTP request is stored before the client has the end, because
 request may continue it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -120,10 +120,10 @@ class StoredRequest(ParsedRequest, frozen=True, kw_only=True):
     def collector(self, answer: RenderInfo) -> "StoredCollector":
         return StoredCollector(self.accepted.request.renderer(answer), self)
 
-    def keep(self, stream: ResponseRenderer, recording: bytes = b"") -> None:
-        """Stores the response. `recording`: its stream, compressed."""
+    def keep(self, stream: ResponseRenderer, recording: Callable[[], bytes] = bytes) -> None:
+        """Stores the response. `recording`: returns its stream, compressed."""
         try:
-            self.store.put(self.accepted.record(stream, recording))
+            self.store.put(self.accepted.record(stream, recording()))
         except Exception:  # the client must still get its answer, or the end of it
             self.log.exception("turn.end_failed")
 
@@ -139,14 +139,14 @@ class StoredStream(StreamRecorder):
     def render(self, events: Sequence[TurnEvent], choice: int = 0) -> bytes:
         rendered = super().render(events, choice)
         if isinstance(events[-1], Finish | Failed):
-            self._request.keep(self.stream, self.recording())
+            self._request.keep(self.stream, self.recording)
         return rendered
 
     @override
     def error(self, info: ErrorInfo) -> bytes:
         rendered = super().error(info)
         if rendered:  # else the stream had its end
-            self._request.keep(self.stream, self.recording())
+            self._request.keep(self.stream, self.recording)
         return rendered
 
 
