@@ -25,6 +25,7 @@ _WIDE_FIELD = re.compile(
 )
 """A field of a format with a large width, or with one that it takes from the values."""
 
+_SIZED = (str, list, tuple)
 SizeOf: TypeAlias = Callable[..., int]
 """Returns the size of what a call makes, from its arguments."""
 Filter: TypeAlias = Callable[..., Any]
@@ -37,16 +38,21 @@ class TextTooLong(TemplateRuntimeError):
 def check_size(size: int) -> None:
     """Raises TextTooLong for a text or list of this length."""
     if size > MAX_CHARS:
-        raise TextTooLong(f"it makes a text of more than {MAX_CHARS} characters")
+        raise _too_long()
+
+
+def _too_long() -> TextTooLong:
+    return TextTooLong(f"it makes a text of more than {MAX_CHARS} characters")
 
 
 def concat(pieces: Iterable[str], separator: str = "") -> str:
     """The joined pieces. Raises TextTooLong."""
     kept: list[str] = []
     size = 0
+    gap = len(separator)
     for piece in pieces:
         kept.append(piece)
-        size += len(piece) + len(separator)
+        size += len(piece) + gap
         if size > MAX_CHARS:
             break
     check_size(size)
@@ -56,8 +62,8 @@ def concat(pieces: Iterable[str], separator: str = "") -> str:
 def add(left: Any, right: Any) -> Any:
     """The result of `+`. Raises TextTooLong; until then, it has twice the limit at most."""
     total = left + right
-    if isinstance(total, str | list | tuple):
-        check_size(len(total))
+    if isinstance(total, _SIZED) and len(total) > MAX_CHARS:
+        raise _too_long()
     return total
 
 
@@ -130,7 +136,7 @@ def _check_bits(bits: int) -> None:
 
 
 def _has_length(value: Any) -> bool:
-    return isinstance(value, str | list | tuple)
+    return isinstance(value, _SIZED)
 
 
 def _replaced(s: str, old: str, new: str, count: int | None = None) -> int:

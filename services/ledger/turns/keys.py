@@ -17,6 +17,7 @@ from services.templates.tools import read_arguments
 from services.tokenization.data_marks import has_surrogates, replace_surrogates
 
 DIGEST_BYTES = 16
+_RECORD_END = b"\xff" * 8
 
 
 def squeeze(text: str) -> str:
@@ -62,11 +63,11 @@ def new_hasher(state: bytes) -> "hashlib.blake2b":
 
 def add_record(hasher: "hashlib.blake2b", kind: str, *texts: str) -> None:
     """Adds a record. Different lists of records have different hashes."""
+    pieces: list[bytes] = []
     for text in (kind, *texts):
         raw = text.encode("utf-8", "surrogatepass")
-        hasher.update(len(raw).to_bytes(8, "little"))
-        hasher.update(raw)
-    hasher.update(b"\xff" * 8)
+        pieces += (len(raw).to_bytes(8, "little"), raw)
+    hasher.update(b"".join(pieces) + _RECORD_END)
 
 
 def _number(digits: str) -> float | None:
