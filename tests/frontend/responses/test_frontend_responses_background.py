@@ -4,6 +4,7 @@ process."""
 import asyncio
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import structlog
@@ -11,6 +12,8 @@ import structlog
 from schemas.control import ModelCard
 from schemas.errors import ContextOverflow
 from schemas.events import BlockStart, Delta
+from services.frontend.apis.responses.state.accepted_request import AcceptedRequest
+from services.frontend.stored.memory import MemoryStore
 from services.runtime.config.frontend import FrontendConfig
 from tests.frontend.responses.responses_client import Client, keyed, types
 from tests.kit.bodies import MODEL
@@ -194,6 +197,32 @@ async def test_failed_response_is_stored_as_failed(client: Client, gateway: Fake
     assert failed["error"]["code"] == "context_length_exceeded"
     events = await client.replay(id)
     assert [events[0]["type"], events[-1]["type"]] == ["response.created", "response.failed"]
+
+
+@pytest.mark.parametrize("failing", [(MemoryStore, "put"), (AcceptedRequest, "record")])
+async def test_response_that_cannot_be_stored_ends(
+    failing: tuple[type, str],
+    client: Client,
+    served: Served,
+    go: asyncio.Event,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    following = asyncio.create_task(client.stream(background=True))
+    await eventually(lambda: bool(served.gateway.turns))
+    id = f"resp_{served.gateway.turns[0].id}"
+    job = served.responses.background.find(id, None)
+    assert job is not None
+    waiting = asyncio.create_task(job.wait())
+    monkeypatch.setattr(*failing, MagicMock(side_effect=MemoryError))
+    go.set()
+    followed = await asyncio.wait_for(following, LIMIT_S)
+    assert followed[-1]["type"] == "response.completed"
+    assert await asyncio.wait([waiting], timeout=LIMIT_S) == ({waiting}, set())
+    assert (waiting.exception() is None) == (failing[1] == "put")
+    assert len(served.responses.background) == 0
+    await client.refused("GET", f"/{id}", 404)
+    logged = [line["event"] for line in served.lines]
+    assert logged.count("responses.background_failed") == 1
 
 
 async def test_response_over_the_time_limit_fails(gateway: FakeGateway) -> None:

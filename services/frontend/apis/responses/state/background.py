@@ -10,7 +10,15 @@ from typing import TypeAlias
 from aiohttp import web
 from typing_extensions import override
 
-from schemas.errors import ErrorInfo, RateLimited, TurnwireError, Unavailable, unexpected
+from schemas.errors import (
+    INTERNAL,
+    ErrorInfo,
+    RateLimited,
+    TurnwireError,
+    Unavailable,
+    raised,
+    unexpected,
+)
 from services.frontend.apis.responses import wire_answers
 from services.frontend.apis.responses.render.events import KEEPALIVE, payloads, sse_frame
 from services.frontend.apis.responses.state.accepted_request import AcceptedRequest
@@ -41,7 +49,9 @@ class Job(DetachedResponse):
         super().__init__(accepted, model)
         self.payloads: list[bytes] = []
         """The events so far, each at the index of its sequence number."""
-        self.ended: StoredResponse | None = None
+        self.ended = False
+        self.record: StoredResponse | None = None
+        """Set at the end, unless an error prevents it."""
         self.cancelled = False
         self.deleted = False
         """Another frontend has deleted it: it is not stored."""
@@ -95,16 +105,19 @@ class Job(DetachedResponse):
             if fresh:
                 at += len(fresh)
                 yield fresh
-            elif self.ended is not None:
+            elif self.ended:
                 return
             else:
                 await changed.wait()
 
     async def wait(self) -> StoredResponse:
-        """Waits until the response has ended, and returns its record."""
-        while self.ended is None:
+        """Waits until the response has ended, and returns its record. Raises EngineFailed if
+        it could not be made."""
+        while not self.ended:
             await self._changed.wait()
-        return self.ended
+        if self.record is None:
+            raise raised(INTERNAL)
+        return self.record
 
 
 class Background:
@@ -201,7 +214,19 @@ class Background:
 
     def _end(self, job: Job, open_request: ExitStack, _task: "asyncio.Task[None]") -> None:
         """Ends a response, whether its task returned, failed or was cancelled."""
-        open_request.close()
+        try:
+            with open_request:
+                self._store_end(job)
+        except Exception:
+            # Nothing awaits this callback, but clients wait for the end.
+            self._turns.log.exception("responses.background_failed", request=job.request_id)
+            self._store.forget(job.id)  # its last record says that it runs
+        finally:
+            job.ended = True
+            del self._jobs[job.id]
+            job.wake()
+
+    def _store_end(self, job: Job) -> None:
         if job.task.cancelled() and not job.cancelled:
             job.fail(Unavailable("This server was shut down.").info)
         status = job.status
@@ -211,11 +236,9 @@ class Background:
                 job.emit(job.recorder.break_off())
 
         recording = job.recorder.recording()
-        job.ended = job.accepted.record(job.recorder.stream, recording, status=status)
+        job.record = job.accepted.record(job.recorder.stream, recording, status=status)
         if not job.deleted:
-            self._store.put(job.ended)
-        del self._jobs[job.id]
-        job.wake()
+            self._store.put(job.record)
 
     def _keep_running(self, job: Job) -> None:
         """Stores the state of a response that has not ended, so that clients can poll it."""
