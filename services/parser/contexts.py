@@ -1,8 +1,9 @@
 """Decodes the parse contexts of turns. Pure."""
 
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
+from msgspec import Meta
 from msgspec.structs import replace
 
 from schemas.conversation import ToolSpec
@@ -16,7 +17,7 @@ TOOLS_BYTES: Final = 2 * 1024 * 1024
 
 
 class _ContextParts(msgspec.Struct):
-    frontend: str
+    frontend: Annotated[str, Meta(min_length=1)]
     tools: msgspec.Raw = ABSENT
 
 
@@ -36,8 +37,14 @@ class ContextDecoder:
         self._tools = Memo[list[ToolSpec]](TOOLS_BYTES)
 
     def decode(self, raw: msgspec.Raw) -> ParseContext:
-        """Decodes a context; its tools must not be changed. Raises msgspec.DecodeError."""
-        data = bytes(raw)
+        """Decodes a context; its tools must not be changed. Raises msgspec.DecodeError, also
+        where it names no frontend."""
+        context = self._decode(bytes(raw))
+        if not context.frontend:
+            raise msgspec.ValidationError("the context names no frontend")
+        return context
+
+    def _decode(self, data: bytes) -> ParseContext:
         if len(data) < MIN_BYTES:
             return _decode(data)
         tools = bytes(_decode_parts(data).tools)

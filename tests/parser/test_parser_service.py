@@ -4,6 +4,7 @@ from typing import Any, get_args
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 from typing_extensions import override
 
 from schemas import subjects
@@ -60,6 +61,31 @@ async def test_turns_of_a_frame_end_whatever_happens_to_one_of_them(
         return {e.turn for e in received for event in e.events if isinstance(event, Finish)}
 
     await eventually(lambda: ended() == {"t", "u"})
+
+
+async def test_turn_without_a_frontend_is_cancelled_alone(make_process: MakeProcess) -> None:
+    process = await make_process("parser", "p")
+    others = await make_process("frontend", "f")
+    received = await events_of(others)
+    cancels: list[Cancel] = []
+    await others.subscribe(
+        subjects.cancel("m"),
+        lambda delivery: cancels.append(msgspec.json.decode(delivery.data, type=Cancel)),
+    )
+    await others.bus.flush()
+    await Parser(process, Shard(VOCABULARY, SEALER), "m").start()
+    await process.bus.flush()
+
+    begun = entry(0, ids_of("Well then"), scored=False, turn="t")
+    context = bytes(begun.context).replace(b'"frontend":"f"', b'"frontend":""')
+    nowhere = replace(begun, context=msgspec.Raw(context))
+    end = TokenFinish(FinishReason.STOP, STOP)
+    entries = [nowhere, entry(0, ids_of("Done."), scored=False, turn="u", finish=end)]
+    others.publish(subjects.tokens(process.id), TokenFrame("w", 1, entries))
+    await eventually(lambda: [(e.turn, type(e.events[-1])) for e in received] == [("u", Finish)])
+    await eventually(
+        lambda: [(cancel.turn, cancel.reason) for cancel in cancels] == [("t", "unreadable")]
+    )
 
 
 async def events_of(frontend: Process) -> list[EventEntry]:
